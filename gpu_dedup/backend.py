@@ -1,0 +1,154 @@
+"""The seam to the hardware: a handful of functions, arrays in, arrays out. Nothing above it knows which machine works.
+
+| backend | what                                            | for                        |
+| numpy   | the definition: plain, checked, allowed slow    | tests, reading, tiny input |
+| numba   | fused loops per document in cache, without GIL  | every CPU                  |
+
+All backends return the same bits for the same arguments, whatever the batch or thread. `numpy` and `numba` are sets of
+kernel modules with equal function names and signatures (``kernels/*_ref.py`` and ``kernels/*_cpu.py``), so one class binds
+either. A device backend gives its own class with these methods; what `normalise` returns is then a tape that lives on the
+device, and callers treat it as opaque.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from gpu_dedup.batch import I64, U8, U32, U64, Bool, Tape
+from gpu_dedup.errors import RunError
+
+# Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
+STEMS = ("jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit")
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A chunk of JSON lines, taken apart by the fast road.
+
+    starts  int64[n + 1]: line i is data[starts[i]:starts[i + 1]], line feed included
+    status  uint8[n]: ROW_TEXT, ROW_BLANK, ROW_SKIPPED, or LINE_ODD for a line that only json.loads may judge
+    tape    n texts, valid UTF-8 (WTF-8); empty unless ROW_TEXT
+    spans   int64[n, len(extra), 2]: bytes of data that hold the raw JSON value of each extra field; -1, -1 where missing
+            or where the line is not ROW_TEXT
+    """
+
+    starts: I64
+    status: U8
+    tape: Tape
+    spans: I64
+
+
+LINE_ODD = 4
+
+
+@dataclass(frozen=True)
+class Sketches:
+    """MinHash signatures of m documents.
+
+    signatures  uint32[m, k]; 0xFFFFFFFF throughout where `kept` is 0
+    windows     int64[m] shingles in the text, repeats counted, stop shingles included; 0 for a text without units
+    kept        int64[m] the same without stop shingles; a document with 0 has no sketch and must meet no other
+    """
+
+    signatures: U32
+    windows: I64
+    kept: I64
+
+
+class Backend(Protocol):
+    """See the module's head. Arrays are C-contiguous; n documents, m selected documents."""
+
+    name: str
+
+    def extract_jsonl(self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None) -> Extracted:
+        """Take JSON lines apart. data[:size] are whole lines (only the last may lack its line feed), data holds 64 spare
+        bytes after `size`. fields are joined by a newline into the text. Only rows i with want[i] are parsed."""
+        ...
+
+    def valid_utf8(self, tape: Tape) -> Bool:
+        """bool[n]: the document is strict UTF-8 (no surrogates, no overlong forms, at most U+10FFFF)."""
+        ...
+
+    def code_points(self, tape: Tape) -> I64:
+        """int64[n]: code points of each document (a lone surrogate counts as one)."""
+        ...
+
+    def normalise(self, tape: Tape, steps: int) -> Tape:
+        """Texts for comparison; `steps` is a set of bits, see gpu_dedup.normalise."""
+        ...
+
+    def digest(self, tape: Tape) -> U64:
+        """uint64[n, 2]: two seeded XXH64 over the XXH64s of 4,096-byte chunks and the length."""
+        ...
+
+    def sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
+        """Shingle and MinHash the documents tape[select]. `stop`: sorted shingle hashes that do not count."""
+        ...
+
+    def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
+        """The shingle sets of tape[select]: hashes ascending and unique within a document, offsets int64[m + 1]."""
+        ...
+
+    def band_keys(self, signatures: U32, bands: int, rows: int) -> U64:
+        """uint64[m, bands]: key of each band, the band number mixed in."""
+        ...
+
+    def agreements(self, signatures: U32, left: I64, right: I64) -> I64:
+        """int64[p]: equal slots of signatures[left[i]] and signatures[right[i]]."""
+        ...
+
+
+class HostBackend:
+    """A backend made of host kernels: `suffix` is ref (NumPy) or cpu (Numba)."""
+
+    def __init__(self, name: str, suffix: str) -> None:
+        self.name = name
+        self.kernels: dict[str, Any] = {
+            stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
+        }
+
+    def extract_jsonl(self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None) -> Extracted:
+        starts, status, blob, offsets, spans = self.kernels["jsonl"].extract(data, size, tuple(fields), tuple(extra), want)
+        return Extracted(starts, status, Tape(blob, offsets), spans)
+
+    def valid_utf8(self, tape: Tape) -> Bool:
+        out: Bool = self.kernels["utf8"].valid(tape.blob, tape.offsets)
+        return out
+
+    def code_points(self, tape: Tape) -> I64:
+        out: I64 = self.kernels["utf8"].code_points(tape.blob, tape.offsets)
+        return out
+
+    def normalise(self, tape: Tape, steps: int) -> Tape:
+        return Tape(*self.kernels["normalise"].normalise(tape.blob, tape.offsets, steps))
+
+    def digest(self, tape: Tape) -> U64:
+        out: U64 = self.kernels["digest"].digest(tape.blob, tape.offsets)
+        return out
+
+    def sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
+        return Sketches(*self.kernels["sketch"].sketch(tape.blob, tape.offsets, select, unit, n, stop, a, b))
+
+    def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
+        hashes, offsets = self.kernels["shingle"].shingle_sets(tape.blob, tape.offsets, select, unit, n, stop)
+        return hashes, offsets
+
+    def band_keys(self, signatures: U32, bands: int, rows: int) -> U64:
+        out: U64 = self.kernels["bandkeys"].band_keys(signatures, bands, rows)
+        return out
+
+    def agreements(self, signatures: U32, left: I64, right: I64) -> I64:
+        out: I64 = self.kernels["collide"].agreements(signatures, left, right)
+        return out
+
+
+@lru_cache(maxsize=None)
+def host_backend(name: str) -> HostBackend:
+    """`numpy` or `numba`, loaded once."""
+    if name not in ("numpy", "numba"):
+        raise RunError(f"backend {name!r} is unknown; choose numpy or numba")
+    return HostBackend(name, "ref" if name == "numpy" else "cpu")

@@ -1,0 +1,90 @@
+"""Text in flight: one blob of UTF-8 bytes plus int64 offsets (Arrow's layout), never a Python string per document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+U8: TypeAlias = npt.NDArray[np.uint8]
+U32: TypeAlias = npt.NDArray[np.uint32]
+U64: TypeAlias = npt.NDArray[np.uint64]
+I64: TypeAlias = npt.NDArray[np.int64]
+Bool: TypeAlias = npt.NDArray[np.bool_]
+
+# What a physical row turned out to be.
+ROW_TEXT = 0  # has a text, possibly empty
+ROW_BLANK = 1  # a blank line of JSONL: numbered, never written
+ROW_BAD = 2  # malformed record, or a text that is null, missing, not a string, or not UTF-8
+ROW_SKIPPED = 3  # the caller did not want this row (a later pass over some rows only); not parsed
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Texts of n documents in host memory.
+
+    blob     uint8[>= offsets[-1]], UTF-8; lone surrogates as three bytes (WTF-8)
+    offsets  int64[n + 1], non-decreasing, offsets[0] may be above 0
+    """
+
+    blob: U8
+    offsets: I64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0])
+
+    def __getitem__(self, i: int) -> bytes:
+        return self.blob[self.offsets[i] : self.offsets[i + 1]].tobytes()
+
+    @classmethod
+    def of(cls, texts: Iterable[str | bytes]) -> Tape:
+        """Build from Python strings (lone surrogates allowed) or ready UTF-8 bytes. For tests and small things."""
+        parts = [t.encode("utf-8", "surrogatepass") if isinstance(t, str) else t for t in texts]
+        offsets = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(p) for p in parts], out=offsets[1:]) if parts else None
+        return cls(np.frombuffer(b"".join(parts), np.uint8), offsets)
+
+    def to_list(self) -> list[str]:
+        return [self[i].decode("utf-8", "surrogatepass") for i in range(len(self))]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One chunk of a file, taken apart: n physical rows in file order.
+
+    first_row  number of the first row in its file (0-based physical line, or record number)
+    tape       n texts; empty for rows that are not ROW_TEXT. Always valid UTF-8 (WTF-8)
+    status     uint8[n], ROW_TEXT | ROW_BLANK | ROW_BAD | ROW_SKIPPED
+    errors     (row in file, reason) of every ROW_BAD row, ascending; the reason is a phrase without the place
+    fields     for each extra field asked for: a list of n Python values (str, int, float, bool, None, list, dict;
+               MISSING where the record has no such field, and for rows that are not ROW_TEXT)
+    """
+
+    first_row: int
+    tape: Tape
+    status: U8
+    errors: Sequence[tuple[int, str]]
+    fields: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+
+class _Missing:
+    """The record has no such field (null is a value of its own)."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()

@@ -1,0 +1,224 @@
+"""Recipe: all that changes the answer, and nothing else. Frozen, comparable, with a fingerprint.
+
+The fingerprint is stored in every file that outlives the process; two runs with the same fingerprint over the same input
+give the same surviving rows, on every backend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from gpu_dedup.errors import RecipeError
+
+PPM = 1_000_000  # thresholds are whole millionths: everything that decides is an integer
+
+# Version of the definitions in this package that a recipe leans on: normaliser, units, shingle hash, sketch, band key,
+# cap rule. Raised whenever one of them changes an answer.
+DEFINITIONS = 1
+
+METHODS = ("minhash", "exact")
+# The order of the steps is fixed; a recipe says which of them are on. `html` and `accents` have their places in it.
+NORMALIZE_STEPS = ("nfc", "nfkc", "lower", "digits", "punctuation", "whitespace", "nospace")
+UNITS = ("token", "word", "char", "byte", "code")
+VERIFY = ("exact", "edit", "signature", "none")
+CLUSTER = ("representative", "connected")
+WITNESS = ("lowest", "best")
+ACTIONS = ("remove", "flag")
+MAX_SLOTS = 1024
+MIN_SLOTS = 16
+
+
+def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise RecipeError(f"{name} {value!r} is unknown; choose one of {', '.join(allowed)}")
+
+
+def ppm(name: str, value: float | int | str) -> int:
+    """A share between 0 and 1 as whole millionths; decimal text is exact ('0.8' is 800000)."""
+    try:
+        exact = Decimal(str(value)) * PPM
+    except InvalidOperation:
+        raise RecipeError(f"{name} {value!r} is not a number; give a share such as 0.8") from None
+    if not exact.is_finite() or exact != exact.to_integral_value():
+        raise RecipeError(f"{name} {value} is finer than a millionth; give at most six decimals")
+    return int(exact)
+
+
+@dataclass(frozen=True)
+class ShingleSpec:
+    """`unit:n`, parsed: shingles are n consecutive units."""
+
+    unit: str
+    n: int
+
+    @property
+    def unit_code(self) -> int:
+        """Position in UNITS: the number that kernels know."""
+        return UNITS.index(self.unit)
+
+    @classmethod
+    def parse(cls, text: str) -> ShingleSpec:
+        unit, _, count = text.partition(":")
+        if unit not in UNITS:
+            raise RecipeError(
+                f"shingle unit {unit!r} is unknown; give unit:n with one of {', '.join(UNITS)}, such as token:5"
+            )
+        if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= 1000:
+            raise RecipeError(f"shingle {text!r}: n must be a whole number from 1 to 1000, such as {unit}:5")
+        return cls(unit, int(count))
+
+    def __str__(self) -> str:
+        return f"{self.unit}:{self.n}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to call a duplicate, and which copy stays. Every field can be given on the command line under its own name.
+
+    `bands`, `rows` and `sieve_cut` may be left to the solver (None); `gpu_dedup.pipeline.settle` fills them, and only a
+    settled recipe has a fingerprint. Shares (threshold, recall) are kept as whole millionths.
+    """
+
+    method: str = "minhash"
+    text_field: tuple[str, ...] = ("text",)
+    id_field: str = "id"
+    normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for minhash, nothing for exact
+    shingle: str = "token:5"
+    min_shingles: int = 0
+    stop_shingles: tuple[str, ...] = ()
+    on_no_text: str = "keep"
+    on_bad_row: str = "error"
+    on_bad_file: str = "error"
+    threshold_ppm: int = 800_000
+    recall_ppm: int = 980_000
+    num_perm: int = 128
+    bands: int | None = None
+    rows: int | None = None
+    seed: int = 0
+    sieve_cut: int | None = None  # fewest equal slots that a candidate pair needs before it is verified
+    bucket_cap: int = 256  # a larger bucket does not give all its pairs
+    cap_lowest: int = 32  # ... but each member with this many lowest ranks
+    cap_splits: int = 8  # ... and is split by this many further keys
+    cap_slots: int = 4  # ... of this many slots from outside the band
+    verify: str = "exact"
+    edit_max_chars: int = 50_000  # a text longer than this never matches under verify=edit
+    cluster: str = "representative"
+    witness: str = "lowest"
+    keep: str = "first"
+    action: str = "remove"
+    limit: int | None = None  # only the first so many rows of the input exist
+
+    def __post_init__(self) -> None:
+        _choice("method", self.method, METHODS)
+        _choice("verify", self.verify, VERIFY)
+        _choice("cluster", self.cluster, CLUSTER)
+        _choice("witness", self.witness, WITNESS)
+        _choice("action", self.action, ACTIONS)
+        _choice("on-no-text", self.on_no_text, ("keep", "drop"))
+        _choice("on-bad-row", self.on_bad_row, ("error", "skip", "keep"))
+        _choice("on-bad-file", self.on_bad_file, ("error", "skip"))
+        if not self.text_field or any(not name for name in self.text_field):
+            raise RecipeError(f"text-field {','.join(self.text_field)!r} names no field; give one, such as text")
+        if len(set(self.text_field)) != len(self.text_field):
+            raise RecipeError(f"text-field {','.join(self.text_field)!r} names a field twice")
+        if self.normalize is not None:
+            for step in self.normalize:
+                _choice("normalize step", step, NORMALIZE_STEPS)
+            for one, other in (("nfc", "nfkc"), ("whitespace", "nospace")):
+                if one in self.normalize and other in self.normalize:
+                    raise RecipeError(f"normalize steps {one} and {other} exclude each other; drop one")
+        ShingleSpec.parse(self.shingle)
+        if not 0 < self.threshold_ppm <= PPM:
+            raise RecipeError(f"threshold {self.threshold_ppm / PPM:g} is outside (0, 1]; give a share such as 0.8")
+        if not 0 < self.recall_ppm < PPM:
+            raise RecipeError(f"recall {self.recall_ppm / PPM:g} is outside (0, 1); give a share such as 0.98")
+        if not MIN_SLOTS <= self.num_perm <= MAX_SLOTS:
+            raise RecipeError(f"num-perm {self.num_perm} is outside {MIN_SLOTS} to {MAX_SLOTS}")
+        if (self.bands is None) != (self.rows is None):
+            raise RecipeError("bands and rows go together; give both, or neither to have them solved")
+        if self.bands is not None and self.rows is not None:
+            if self.bands < 1 or self.rows < 1:
+                raise RecipeError(f"bands {self.bands} and rows {self.rows} must be 1 or more")
+            if not 1 <= self.bands * self.rows <= MAX_SLOTS:
+                raise RecipeError(
+                    f"bands {self.bands} x rows {self.rows} = {self.bands * self.rows} slots; at most {MAX_SLOTS} are possible"
+                )
+        if not 0 <= self.seed < 2**64:
+            raise RecipeError(f"seed {self.seed} is outside 0 to 2**64 - 1")
+        if self.limit is not None and self.limit < 0:
+            raise RecipeError(f"limit {self.limit} is negative")
+        for name, least in (
+            ("min_shingles", 0), ("bucket_cap", 2), ("cap_lowest", 1), ("cap_splits", 0), ("cap_slots", 1), ("edit_max_chars", 1)
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise RecipeError(f"{name.replace('_', '-')} {getattr(self, name)} is too small; at least {least}")
+        kind, _, field = self.keep.partition(":")
+        if kind in ("max", "min"):
+            if not field:
+                raise RecipeError(f"keep {self.keep!r} names no field; give {kind}:FIELD, such as {kind}:score")
+        elif self.keep not in ("first", "longest", "shortest", "none"):
+            raise RecipeError(
+                f"keep {self.keep!r} is unknown; choose first, longest, shortest, max:FIELD, min:FIELD or none"
+            )
+        if self.keep == "none" and self.cluster == "connected":
+            raise RecipeError("keep none removes every row with a partner, so it has no clusters; drop --cluster connected")
+        if self.witness == "best" and (self.cluster != "representative" or self.verify == "none"):
+            raise RecipeError("witness best needs cluster representative and a verification; use witness lowest")
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Normaliser steps that are on, in the fixed order."""
+        chosen = self.normalize
+        if chosen is None:
+            chosen = ("nfkc", "lower", "whitespace") if self.method != "exact" else ()
+        return tuple(step for step in NORMALIZE_STEPS if step in chosen)
+
+    @property
+    def spec(self) -> ShingleSpec:
+        return ShingleSpec.parse(self.shingle)
+
+    @property
+    def keep_field(self) -> str | None:
+        """Field that decides which copy is kept; None where no field does."""
+        kind, _, field = self.keep.partition(":")
+        return field if kind in ("max", "min") else None
+
+    @property
+    def slots(self) -> int:
+        """Sketch slots that are computed: bands x rows."""
+        if self.bands is None or self.rows is None:
+            raise RecipeError("the recipe is not settled: bands and rows are still to be solved")
+        return self.bands * self.rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON. Lists for tuples, `normalize` spelled out."""
+        out = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        out["normalize"] = list(self.steps)
+        return out
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Recipe:
+        """Reverse of `as_dict`; an unknown name is refused."""
+        known = {f.name for f in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise RecipeError(f"recipe field {name!r} is unknown to this version of gpu-dedup")
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    def with_(self, **changes: Any) -> Recipe:
+        return replace(self, **changes)
+
+    def fingerprint(self) -> str:
+        """32 hex digits over every field that changes the answer, the definitions' version and the Unicode version."""
+        if self.method != "exact":
+            _ = self.slots
+        from gpu_dedup.kernels.unicode import UNICODE_VERSION
+
+        parts = {"recipe": self.as_dict(), "definitions": DEFINITIONS, "unicode": UNICODE_VERSION}
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,82 @@
+"""Run: all that must not change the answer - the machine, the memory, the guards."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from gpu_dedup.errors import RunError
+
+DEVICES = ("auto", "cpu", "gpu")
+BACKENDS = ("numpy", "numba", "cuda")
+MIN_MEMORY = 256 << 20
+
+_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of '8GB', '512MiB', '1.5g', '1000000'. Raises RunError with the forms that work."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
+    if match is None:
+        raise RunError(f"size {text!r} is not understood; give bytes or a form like 512MB, 8GB, 16GiB")
+    return int(float(match[1]) * _SIZES[match[2] or ""])
+
+
+def default_memory() -> int:
+    """A quarter of the machine's memory, at least 1 GB."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        total = 4 << 30
+    return max(10**9, total // 4)
+
+
+def usable_cpus() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to run. No field of it changes a single bit of the result; tests hold that."""
+
+    device: str = "auto"
+    backend: str | None = None  # None: chosen from the device and the size of the input
+    threads: int | None = None  # None: one per usable core
+    batch_bytes: int = 4 << 20  # raw bytes of input per batch
+    memory: int | None = None  # bytes that the tables in memory may take before they go to the work folder
+    work_dir: str | None = None  # None: inside the output folder
+    max_removed_ppm: int = 900_000  # near removals over rows read, from 1,000 rows, that stop a run before it writes
+    overwrite: bool = False
+    dry_run: bool = False
+    progress: bool | None = None  # None: a bar where standard error is a terminal
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise RunError(f"device {self.device!r} is unknown; choose one of {', '.join(DEVICES)}")
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise RunError(f"backend {self.backend!r} is unknown; choose one of {', '.join(BACKENDS)}")
+        if self.backend in ("numpy", "numba") and self.device == "gpu":
+            raise RunError(f"backend {self.backend} runs on the CPU but device is gpu; drop one of the two options")
+        if self.backend == "cuda" and self.device == "cpu":
+            raise RunError("backend cuda runs on the GPU but device is cpu; drop one of the two options")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise RunError(f"threads {self.threads} is outside 1 to 1024")
+        if not 1 <= self.batch_bytes <= 1 << 30:
+            raise RunError(f"batch of {self.batch_bytes} bytes is outside 1 byte to 1 GiB")
+        if self.memory is not None and self.memory < MIN_MEMORY:
+            raise RunError(f"memory {self.memory} bytes is too little; the least that works is {MIN_MEMORY >> 20}MiB")
+        if not 0 <= self.max_removed_ppm <= 1_000_000:
+            raise RunError(f"max-removed {self.max_removed_ppm / 1e6:g} is outside 0 to 1")
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads or usable_cpus()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory or default_memory()
