@@ -1,0 +1,42 @@
+"""Removes near-duplicate text from training corpora, with a reason for every row that goes.
+
+>>> from gpu_dedup import Recipe, Run, dedup
+>>> report = dedup(["crawl/*.jsonl.gz"], "clean", Recipe(threshold_ppm=800_000), Run())  # doctest: +SKIP
+>>> print(report.summary())  # doctest: +SKIP
+
+Names are loaded when they are asked for: importing this package loads neither Numba, CuPy, NumPy nor pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Recipe", "Report", "Run", "__version__", "dedup"]
+
+if TYPE_CHECKING:
+    from gpu_dedup.pipeline import dedup
+    from gpu_dedup.recipe import Recipe
+    from gpu_dedup.report import Report
+    from gpu_dedup.run import Run
+
+_HOMES = {
+    "Recipe": "gpu_dedup.recipe",
+    "Report": "gpu_dedup.report",
+    "Run": "gpu_dedup.run",
+    "dedup": "gpu_dedup.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,825 @@
+"""What a run says about itself: `Report` (report.json and the text on screen) and `RemovalLog` (removed.parquet).
+
+report.json has two parts. `result` is the same on every run, machine, backend and thread count; `machine` holds paths,
+times, memory, versions, and whatever else may differ. A finished run is known by report.json, so it is written last.
+
+removed.parquet has one row for every row that went, or that was flagged, in the order of the input:
+
+    file, row          the row: path below the common parent, 0-based physical line or record number
+    id, id_type        its id as text, and what it was: string int float bool null missing list object, or, in Parquet
+                       alone, the name of another type (bytes, datetime, Decimal, ...)
+    kept_file, kept_row, kept_id
+                       its witness; null where there is none (reasons no-text and bad-row)
+    similarity         shared / union, of the row and its witness; null where it was not measured
+    shared, union      whole numbers behind it (shingles; code points under verify=edit; slots under verify=signature)
+    reason             exact | near | exact+near | no-text | bad-row
+    guarantee          kept-witness | chain | probabilistic; null without a witness
+    witness_kept       true if the witness is in the output; null without a witness
+    action             remove | flag
+    linked_file, linked_row, linked_similarity
+                       under cluster=connected: the neighbour that drew the row in; null elsewhere
+
+Parquet holds UTF-8 only: a lone surrogate in an id, or a byte of a file name that is no UTF-8, appears as `\\ud835`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from decimal import Decimal
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpu_dedup import __version__
+from gpu_dedup.batch import MISSING
+from gpu_dedup.errors import InputError, InternalError, OutputError
+from gpu_dedup.progress import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REPORT_FORMAT = "gpu-dedup report"
+REPORT_VERSION = 1
+LOG_FORMAT = "gpu-dedup removals"
+LOG_VERSION = 1
+FOLDER = "_gpu_dedup"  # below the output folder
+REPORT_NAME = "report.json"
+LOG_NAME = "removed.parquet"
+
+REASONS = ("exact", "near", "exact+near", "no-text", "bad-row")
+GUARANTEES = ("kept-witness", "chain", "probabilistic")
+BAD_ROWS_LISTED = 100
+GROUPS_LISTED = 10
+MANY_SHORT = 0.2  # share of texts with fewer units than a shingle from which the summary says what to do
+
+T = TypeVar("T")
+
+
+@dataclass
+class InputFile:
+    """One file of the input. kept = records in its output file; rows = records, blank lines not counted."""
+
+    rel: str
+    path: str  # absolute
+    format: str
+    compression: str = ""
+    size: int = 0
+    content_hash: str | None = None  # XXH3-64 of the raw bytes; None where --limit stopped before the end
+    rows: int = 0
+    kept: int = 0
+    problem: str | None = None  # the file was left out, and why
+
+
+@dataclass
+class Counts:
+    """Records by outcome: kept + removed = read. Blank lines are no records.
+
+    read      records of all files that were not left out
+    blank     blank lines, dropped
+    bad       records without a usable text, whether left out (then also removed, reason bad-row) or copied through
+    no_text   texts without a unit, or with all shingles stopped (kept, or removed under on-no-text=drop)
+    short     texts with fewer units than a shingle has, but one or more
+    kept      records written
+    removed   records left out; `by_reason` splits it
+    flagged   records in the log that stay in the output (action=flag)
+    """
+
+    read: int = 0
+    blank: int = 0
+    bad: int = 0
+    no_text: int = 0
+    short: int = 0
+    kept: int = 0
+    removed: int = 0
+    flagged: int = 0
+    by_reason: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    flagged_by_reason: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+
+
+@dataclass
+class Group:
+    """A kept row and how many rows it stands for, itself included."""
+
+    file: str
+    row: int
+    id: str | None
+    size: int
+
+
+@dataclass
+class BadRow:
+    """A record without a usable text. `line` counts from 1, as editors do: physical lines, or records."""
+
+    file: str
+    line: int
+    reason: str
+
+
+@dataclass
+class HeavyBucket:
+    """One of the largest capped buckets, and shingles that its first members have in common."""
+
+    band: int
+    size: int
+    shingles: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Collisions:
+    """What banding found.
+
+    documents  texts that were compared: one for each exact class, with a sketch
+    pairs      colliding pairs, counted in each band, before the sieve
+    candidates different pairs after the sieve
+    buckets    buckets of two or more, in all bands; `largest` the members of the largest; `capped` those over the cap
+    histogram  buckets by size: key 2**i counts sizes from 2**i to 2**(i+1) - 1
+    """
+
+    documents: int = 0
+    pairs: int = 0
+    candidates: int = 0
+    buckets: int = 0
+    largest: int = 0
+    capped: int = 0
+    histogram: dict[str, int] = field(default_factory=dict)
+    heavy: list[HeavyBucket] = field(default_factory=list)
+
+
+@dataclass
+class Verification:
+    """What comparing true shingle sets gave. Laziness is part of the rule, so these counts do not depend on threads."""
+
+    verified: int = 0  # pairs whose true similarity was computed
+    matched: int = 0  # of these, at or above the threshold
+    over_cap: int = 0  # pairs with a text over edit-max-chars: never a match
+    components: int = 0  # groups of texts that candidates hold together
+    largest_component: int = 0
+
+
+@dataclass
+class Machine:
+    """Everything about the run that may differ between two runs of one recipe over one input."""
+
+    output: str = ""
+    command: list[str] = field(default_factory=list)
+    started: str = ""  # ISO 8601, UTC
+    finished: str = ""
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    backend: str = ""
+    backend_why: str = ""
+    threads: int = 0
+    memory: int = 0  # bytes the tables were allowed
+    spilled: int = 0  # bytes of tables that went to the work folder
+    peak_memory: int = 0  # bytes, of the whole process since it began
+    dry_run: bool = False
+    work: dict[str, int] = field(default_factory=dict)  # other numbers that depend on memory or threads
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Set the time of the start and the versions."""
+        self.started = _now()
+        self.versions = versions()
+
+    def finish(self, seconds: float, stages: Mapping[str, float]) -> None:
+        """Set the time of the end, the seconds by stage and the peak memory."""
+        self.finished = _now()
+        self.seconds = round(seconds, 4)
+        self.stages = {name: round(value, 4) for name, value in stages.items()}
+        self.peak_memory = peak_memory()
+
+
+@dataclass
+class Report:
+    """A run, after it. See the module's head; `Counts`, `Collisions` and the others say what their numbers mean.
+
+    groups        kept rows with one or more removed or flagged rows; largest_groups are the ten largest of them
+    bytes_read    bytes of the input files (compressed where they are); text_bytes: of the raw texts
+    forecast      chance to find a pair by its similarity, from `bands.forecast`
+    """
+
+    recipe: dict[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    version: str = __version__
+    inputs: list[InputFile] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    groups: int = 0
+    largest_groups: list[Group] = field(default_factory=list)
+    collisions: Collisions | None = None  # None for methods without banding
+    verification: Verification | None = None
+    forecast: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    bad_rows: list[BadRow] = field(default_factory=list)  # the first hundred
+    bytes_read: int = 0
+    text_bytes: int = 0
+    machine: Machine = field(default_factory=Machine)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: {format, format_version, version, result: {...}, machine: {...}}."""
+        result = asdict(self)
+        machine = result.pop("machine")
+        version = result.pop("version")
+        machine["paths"] = [entry.pop("path") for entry in result["inputs"]]
+        return {
+            "format": REPORT_FORMAT,
+            "format_version": REPORT_VERSION,
+            "version": version,
+            "result": result,
+            "machine": machine,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Report:
+        """Reverse of `to_dict`. Raises InputError for another format or a later version of it."""
+        if values.get("format") != REPORT_FORMAT:
+            raise InputError(f"not a report of gpu-dedup (its format is {values.get('format')!r})")
+        if values.get("format_version") != REPORT_VERSION:
+            raise InputError(
+                f"this report has format version {values.get('format_version')!r}, and this gpu-dedup reads "
+                f"version {REPORT_VERSION}; use gpu-dedup {values.get('version', 'of the version that wrote it')}"
+            )
+        result, machine = dict(values["result"]), dict(values["machine"])
+        paths = machine.pop("paths")
+        inputs = [InputFile(path=path, **entry) for entry, path in zip(result.pop("inputs"), paths, strict=True)]
+        collisions, verification = result.pop("collisions"), result.pop("verification")
+        return cls(
+            version=values["version"],
+            inputs=inputs,
+            counts=Counts(**result.pop("counts")),
+            largest_groups=[Group(**entry) for entry in result.pop("largest_groups")],
+            bad_rows=[BadRow(**entry) for entry in result.pop("bad_rows")],
+            collisions=None
+            if collisions is None
+            else Collisions(**{**collisions, "heavy": [HeavyBucket(**entry) for entry in collisions["heavy"]]}),
+            verification=None if verification is None else Verification(**verification),
+            machine=Machine(**machine),
+            **result,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(_plain(self.to_dict()), ensure_ascii=True, indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str) -> None:
+        """Write report.json: a temporary name in the same folder, then a rename."""
+        with _atomic(path) as temporary, open(temporary, "w", encoding="ascii") as file:
+            file.write(self.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+
+    @classmethod
+    def load(cls, path: str) -> Report:
+        """Read a report.json, or the one of the output folder `path`. Raises InputError with the reason."""
+        if os.path.isdir(path):
+            path = os.path.join(path, FOLDER, REPORT_NAME)
+        try:
+            with open(path, encoding="utf-8") as file:
+                values = json.load(file)
+        except FileNotFoundError:
+            raise InputError(f"{path}: no finished run of gpu-dedup here; give the folder of run -o") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read as a report: {error}") from None
+        try:
+            return cls.from_dict(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: damaged report ({type(error).__name__}: {error})") from None
+
+    def check(self) -> None:
+        """The sums that must hold at the end of every run. Raises InternalError: then nothing may be written."""
+        counts = self.counts
+        if counts.kept + counts.removed != counts.read:
+            raise InternalError(f"kept {counts.kept} + removed {counts.removed} is not read {counts.read}")
+        if sum(counts.by_reason.values()) != counts.removed:
+            raise InternalError(f"removals by reason {counts.by_reason} do not add up to {counts.removed}")
+        if sum(counts.flagged_by_reason.values()) != counts.flagged:
+            raise InternalError(f"flags by reason {counts.flagged_by_reason} do not add up to {counts.flagged}")
+        for name, total in (("rows", counts.read), ("kept", counts.kept)):
+            if sum(getattr(file, name) for file in self.inputs) != total:
+                raise InternalError(f"{name} by file do not add up to {total}")
+
+    def summary(self) -> str:
+        """The text for the screen: what came, what went and why, what it cost, where the log is."""
+        return "\n".join(_summary(self)) + "\n"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _plain(value: Any) -> Any:
+    """Values that json writes: NumPy scalars become numbers, keys become text, floats that JSON lacks are refused."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InternalError(f"a report holds no {value}")
+        return value
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    raise InternalError(f"a report holds no {type(value).__name__}")
+
+
+@contextlib.contextmanager
+def _atomic(path: str) -> Iterator[str]:
+    """A temporary name beside `path` that becomes `path` at the end, or goes away if the body raises."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        if isinstance(error, OSError):
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise
+
+
+def peak_memory() -> int:
+    """Most bytes of memory that this process has held.
+
+    VmHWM where there is /proc: ru_maxrss also counts what the parent held when it forked.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, Python, and what it leans on; nothing is imported for it."""
+    out = {"gpu-dedup": __version__, "python": platform.python_version()}
+    for name in ("numpy", "numba", "llvmlite", "pyarrow", "xxhash", "click", "tqdm"):
+        try:
+            out[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            out[name] = "not installed"
+    out["platform"] = platform.platform()
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The text on screen.
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+_REASON_WORDS = {
+    "exact": "exact copies",
+    "near": "near copies",
+    "exact+near": "exact copies of a near copy",
+    "no-text": "no text to compare",
+    "bad-row": "bad rows",
+}
+
+
+def _summary(report: Report) -> Iterator[str]:
+    counts, recipe, machine = report.counts, report.recipe, report.machine
+    yield f"gpu-dedup {report.version}, {describe(recipe)}"
+    yield f"{'recipe':<12}{report.fingerprint}"
+    yield ""
+    left_out = [file for file in report.inputs if file.problem]
+    yield (
+        f"{'read':<12}{counts.read:>13,}  rows from {_plural(len(report.inputs) - len(left_out), 'file')}, "
+        f"{bytes_text(report.bytes_read)}, {bytes_text(report.text_bytes)} of text"
+    )
+    yield f"{'kept':<12}{counts.kept:>13,}  {_share(counts.kept, counts.read)}"
+    yield f"{'removed':<12}{counts.removed:>13,}  {_share(counts.removed, counts.read)}"
+    yield from _reasons(counts.by_reason)
+    if counts.flagged:
+        yield f"{'flagged':<12}{counts.flagged:>13,}  {_share(counts.flagged, counts.read)}, all of them kept"
+        yield from _reasons(counts.flagged_by_reason)
+    aside = []
+    if counts.blank:
+        aside.append(_plural(counts.blank, "blank line") + " dropped")
+    kept_bad = counts.bad - counts.by_reason.get("bad-row", 0)
+    if kept_bad > 0:
+        aside.append(_plural(kept_bad, "bad row") + " copied through")
+    if aside:
+        yield f"{'':<12}{'':>13}  " + ", ".join(aside)
+    yield ""
+    if report.collisions is not None:
+        yield from _comparison(report)
+        yield ""
+    if report.largest_groups:
+        names = []
+        for group in report.largest_groups[:3]:
+            name = f"{group.file}:{group.row}" + (f" (id {_short(group.id)})" if group.id is not None else "")
+            names.append(f"{group.size:,} like {_visible(name)}")
+        yield f"{'groups':<12}{report.groups:>13,}  largest: " + "; ".join(names)
+    worst = sorted(report.inputs, key=lambda file: (-(file.rows - file.kept) / max(1, file.rows), file.rel))
+    if len(report.inputs) > 1 and worst[0].rows > worst[0].kept:
+        yield f"{'by file':<12}{'':>13}  most went from " + "; ".join(
+            f"{_visible(file.rel)} {_share(file.rows - file.kept, file.rows)}"
+            for file in worst[:3]
+            if file.rows > file.kept
+        )
+    yield from _cost(report)
+    if left_out:
+        yield f"{'left out':<12}{len(left_out):>13,}  bad files: " + "; ".join(
+            _visible(f"{file.rel}: {file.problem}") for file in left_out[:3]
+        )
+    for bad in report.bad_rows[:3]:
+        yield f"{'bad row':<12}{'':>13}  {_visible(f'{bad.file}:{bad.line}: {bad.reason}')}"
+    if counts.bad > 3:
+        yield f"{'':<12}{'':>13}  ... and {counts.bad - 3:,} more"
+    if machine.dry_run:
+        yield f"{'output':<12}{'':>13}  dry run: nothing was written"
+    elif machine.output:
+        yield f"{'output':<12}{'':>13}  {_visible(machine.output)}"
+        yield f"{'log':<12}{'':>13}  {_visible(os.path.join(machine.output, FOLDER, LOG_NAME))}"
+    for warning in report.warnings:
+        yield f"{'warning':<12}{'':>13}  {_visible(warning)}"
+
+
+def _reasons(by_reason: Mapping[str, int]) -> Iterator[str]:
+    for reason in REASONS:
+        if by_reason.get(reason):
+            yield f"{'':<12}{by_reason[reason]:>13,}  {_REASON_WORDS[reason]}"
+
+
+def _comparison(report: Report) -> Iterator[str]:
+    found, checked, counts = report.collisions, report.verification, report.counts
+    assert found is not None
+    texts = (
+        f"{'compared':<12}{found.documents:>13,}  different texts; {_plural(counts.no_text, 'row')} without any unit"
+    )
+    if counts.short:
+        texts += f", {_plural(counts.short, 'row')} shorter than a shingle"
+    yield texts
+    line = f"{'candidates':<12}{found.candidates:>13,}  pairs of {found.pairs:,} collisions passed the sieve"
+    if checked is not None:
+        line += f"; {checked.verified:,} verified, {checked.matched:,} matched"
+        if checked.over_cap:
+            line += f", {checked.over_cap:,} with a text over edit-max-chars"
+    yield line
+    line = f"{'buckets':<12}{found.buckets:>13,}  of two or more; largest {found.largest:,}"
+    if found.capped:
+        line += f"; {_plural(found.capped, 'bucket')} over the cap of {report.recipe.get('bucket_cap', '?')}"
+    yield line
+    for bucket in found.heavy[:3]:
+        if bucket.shingles:
+            common = "; ".join(_short(shingle) for shingle in bucket.shingles[:3])
+            yield f"{'':<12}{bucket.size:>13,}  rows in one bucket of band {bucket.band} share: {common}"
+
+
+def _cost(report: Report) -> Iterator[str]:
+    machine = report.machine
+    if not machine.seconds:
+        return
+    shown = sorted(machine.stages.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {seconds_text(value)}" for name, value in shown if value >= 0.005)
+    yield f"{'time':<12}{seconds_text(machine.seconds):>13}  {parts}"
+    speed = bytes_text(report.bytes_read / machine.seconds) + "/s"
+    yield f"{'speed':<12}{speed:>13}  of input, {bytes_text(report.text_bytes / machine.seconds)}/s of text"
+    spilled = f", {bytes_text(machine.spilled)} of tables on disk" if machine.spilled else ""
+    where = f"{_plural(machine.threads, 'thread')}, {machine.backend}"
+    why = f" ({machine.backend_why})" if machine.backend_why else ""
+    yield f"{'memory':<12}{bytes_text(machine.peak_memory):>13}  at the peak{spilled}; {where}{why}"
+
+
+def describe(recipe: Mapping[str, Any]) -> str:
+    """A recipe in a few words: 'minhash token:5, 17 bands x 7 rows, threshold 0.8'."""
+    method = str(recipe.get("method", "?"))
+    if method == "exact":
+        steps = ",".join(recipe.get("normalize") or ()) or "none"
+        return f"exact copies, normalize {steps}, keep {recipe.get('keep')}"
+    text = f"{method} {recipe.get('shingle')}"
+    if recipe.get("bands") is not None:
+        text += f", {recipe['bands']} bands x {recipe['rows']} rows"
+    return text + f", threshold {share_text(recipe.get('threshold_ppm', 0))}, keep {recipe.get('keep')}"
+
+
+def share_text(ppm: int) -> str:
+    """800000 -> '0.8'; exact."""
+    return format(Decimal(ppm).scaleb(-6).normalize(), "f")
+
+
+def _short(text: str, limit: int = 40) -> str:
+    text = _visible(text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _visible(text: str) -> str:
+    """One line that a terminal only shows: control characters, line ends and surrogates as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def short_texts_warning(counts: Counts, recipe: Mapping[str, Any]) -> str | None:
+    """The line for a corpus of short texts, or None where these are few.
+
+    A text with fewer units than a shingle is one shingle: it meets only texts with the very same units.
+    """
+    texts = counts.read - counts.bad
+    if not texts or counts.short < MANY_SHORT * texts:
+        return None
+    unit, _, n = str(recipe["shingle"]).partition(":")
+    if unit in ("char", "byte"):
+        remedy = f"a smaller n than {n}"
+    else:
+        remedy = f"--shingle {unit}:{max(1, int(n) // 2)} or --shingle char:5"
+    return (
+        f"{_share(counts.short, texts)} of the texts have fewer than {n} {unit} units, so they only meet texts with "
+        f"the same units; for near copies among them try {remedy} (gpu-dedup explain --compare shows the effect)"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The log of removals.
+
+
+def id_text(value: Any) -> tuple[str | None, str]:
+    """An id as text, and the kind of value it was. Integers are exact, floats by repr, lists and objects as JSON.
+
+    Values that only Parquet has (dates, decimals, bytes) are given as text under the name of their Python type.
+    """
+    if value is MISSING:
+        return None, "missing"
+    if value is None:
+        return None, "null"
+    if isinstance(value, str):
+        return utf8(value), "string"
+    if isinstance(value, bool):
+        return ("true" if value else "false"), "bool"
+    if isinstance(value, int):
+        try:
+            return str(value), "int"
+        except ValueError:  # over 4,300 digits, which Python refuses to spell out
+            return format(Decimal(value), "f"), "int"
+    if isinstance(value, float):
+        return repr(value), "float"
+    if isinstance(value, (list, dict)):
+        try:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_text_of)
+        except (TypeError, ValueError, RecursionError):
+            text = repr(value)
+        return utf8(text), "list" if isinstance(value, list) else "object"
+    return utf8(_text_of(value)), type(value).__name__
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def utf8(text: str) -> str:
+    """The text with lone surrogates as escapes: Parquet holds UTF-8 only."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+_INT = ("row", "kept_row", "shared", "union", "linked_row")
+_FLOAT = ("similarity", "linked_similarity")
+_BOOL = ("witness_kept",)
+COLUMNS = (
+    "file", "row", "id", "id_type", "kept_file", "kept_row", "kept_id", "similarity", "shared", "union", "reason",
+    "guarantee", "witness_kept", "action", "linked_file", "linked_row", "linked_similarity",
+)  # fmt: skip
+_REQUIRED = ("file", "row", "id_type", "reason", "action")
+
+
+def log_schema(fingerprint: str = "") -> pa.Schema:
+    """The schema of removed.parquet, with format, version and recipe fingerprint as key-value metadata."""
+    import pyarrow as pa
+
+    def kind(name: str) -> Any:
+        if name in _INT:
+            return pa.int64()
+        if name in _FLOAT:
+            return pa.float64()
+        return pa.bool_() if name in _BOOL else pa.string()
+
+    return pa.schema(
+        [pa.field(name, kind(name), nullable=name not in _REQUIRED) for name in COLUMNS],
+        metadata={
+            "gpu-dedup.format": LOG_FORMAT,
+            "gpu-dedup.format_version": str(LOG_VERSION),
+            "gpu-dedup.version": __version__,
+            "gpu-dedup.recipe": fingerprint,
+        },
+    )
+
+
+class RemovalLog:
+    """Streaming writer of removed.parquet: rows come in the order of the input and leave memory by row groups.
+
+    path         the final name; a temporary one beside it until `close`
+    fingerprint  of the recipe
+
+    Row groups have 65,536 rows whatever the sizes of the parts that come in, so that the file does not depend on them.
+    """
+
+    GROUP = 1 << 16
+
+    def __init__(self, path: str, fingerprint: str) -> None:
+        import pyarrow.parquet as pq
+
+        self.path = path
+        self.rows = 0
+        self._schema = log_schema(fingerprint)
+        self._temporary = f"{path}.{os.getpid()}.tmp"
+        self._pending: list[Any] = []
+        self._pending_rows = 0
+        self._last: tuple[str, int] | None = None
+        self._files: set[str] = set()
+        try:
+            self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Add rows, given by column: lists, NumPy arrays or Arrow arrays of one length. Absent columns are null.
+
+        A row number, `shared` or `union` below 0 and a similarity that is NaN mean "none" and become null. Where
+        `similarity` is absent it is shared / union. Raises InternalError for an unknown column, unequal lengths, an
+        unknown reason or guarantee, a required column without a value, or rows out of order.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        unknown = set(columns) - set(COLUMNS)
+        if unknown:
+            raise InternalError(f"the removal log has no column {sorted(unknown)}")
+        count = len(columns["row"])
+        if not count:
+            return
+        arrays: dict[str, Any] = {}
+        for name, given in columns.items():
+            if len(given) != count:
+                raise InternalError(f"column {name} has {len(given)} rows, not {count}")
+            kind = self._schema.field(name).type
+            array = given if isinstance(given, (pa.Array, pa.ChunkedArray)) else pa.array(given, kind, from_pandas=True)
+            if isinstance(array, pa.ChunkedArray):
+                array = array.combine_chunks()
+            array = array.cast(kind)
+            if name in _INT and name != "row":
+                array = pc.if_else(pc.less(array, 0), pa.scalar(None, kind), array)
+            arrays[name] = array
+        if "similarity" not in arrays and "shared" in arrays and "union" in arrays:
+            union = pc.if_else(pc.equal(arrays["union"], 0), pa.scalar(None, pa.int64()), arrays["union"])
+            arrays["similarity"] = pc.divide(arrays["shared"].cast(pa.float64()), union.cast(pa.float64()))
+        for name, allowed in (("reason", REASONS), ("guarantee", GUARANTEES), ("action", ("remove", "flag"))):
+            if name in arrays and not pc.all(pc.is_in(arrays[name].drop_null(), pa.array(allowed))).as_py() in (
+                True,
+                None,
+            ):
+                raise InternalError(f"column {name} has a value that is none of {', '.join(allowed)}")
+        table = pa.Table.from_arrays(
+            [arrays[name] if name in arrays else pa.nulls(count, self._schema.field(name).type) for name in COLUMNS],
+            schema=self._schema,
+        )
+        for name in _REQUIRED:
+            if table[name].null_count:
+                raise InternalError(f"column {name} of the removal log lacks a value")
+        self._check_order(table)
+        self.rows += count
+        self._pending.append(table)
+        self._pending_rows += count
+        if self._pending_rows >= self.GROUP:
+            self._write(self.GROUP)
+
+    def _check_order(self, table: Any) -> None:
+        import numpy as np
+        import pyarrow.compute as pc
+
+        rows = table["row"].to_numpy()
+        file = table["file"].combine_chunks()
+        changed = np.ones(len(rows), bool)
+        if len(rows) > 1:
+            changed[1:] = pc.not_equal(file[1:], file[:-1]).to_numpy(zero_copy_only=False)
+        if self._last is not None and file[0].as_py() == self._last[0]:
+            changed[0] = False
+            if rows[0] <= self._last[1]:
+                raise InternalError(f"removal log: row {rows[0]} of {self._last[0]} after row {self._last[1]}")
+        if np.any((rows[1:] <= rows[:-1]) & ~changed[1:]):
+            raise InternalError("removal log: rows of a file are out of order")
+        for start in np.flatnonzero(changed):
+            name = file[int(start)].as_py()
+            if name in self._files:
+                raise InternalError(f"removal log: {name} comes a second time")
+            self._files.add(name)
+        self._last = (file[len(rows) - 1].as_py(), int(rows[-1]))
+
+    def _write(self, least: int) -> None:
+        """Write whole row groups while `least` or more rows wait."""
+        import pyarrow as pa
+
+        table = pa.concat_tables(self._pending)
+        start = 0
+        try:
+            while table.num_rows - start >= max(1, least):
+                self._writer.write_table(table.slice(start, self.GROUP), row_group_size=self.GROUP)
+                start += self.GROUP
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+        rest = table.slice(start)
+        self._pending = [rest] if rest.num_rows > 0 else []
+        self._pending_rows = max(0, rest.num_rows)
+
+    def close(self) -> None:
+        """Write what waits and give the file its name."""
+        if self._pending:
+            self._write(1)
+        with _atomic(self.path) as temporary:
+            assert temporary == self._temporary
+            self._writer.close()
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+
+    def abort(self) -> None:
+        """Leave nothing."""
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        with contextlib.suppress(OSError):
+            os.remove(self._temporary)
+
+    def __enter__(self) -> RemovalLog:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def log_files(path: str) -> list[str]:
+    """Parquet files of a log: the file itself, or the parts of a folder in path-byte order.
+
+    `path` may be the output folder of a run, its `_gpu_dedup`, or the log. Raises InputError if there is none.
+    """
+    for place in (os.path.join(path, FOLDER, LOG_NAME), os.path.join(path, LOG_NAME), path):
+        if os.path.isfile(place):
+            return [place]
+        if os.path.isdir(place) and place.endswith(".parquet"):
+            parts = [
+                name for name in os.listdir(place) if name.endswith(".parquet") and not name.startswith((".", "_"))
+            ]
+            return [os.path.join(place, name) for name in sorted(parts, key=os.fsencode)]
+    raise InputError(f"{path}: no {LOG_NAME} there; give the folder of run -o")
+
+
+def removals(path: str, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
+    """The log by row groups: (log row that the table begins with, table). Raises InputError for a foreign file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = 0
+    for place in log_files(path):
+        try:
+            with pq.ParquetFile(place) as file:
+                meta = file.metadata.metadata or {}
+                if meta.get(b"gpu-dedup.format") != LOG_FORMAT.encode():
+                    raise InputError(f"{place}: not a removal log of gpu-dedup")
+                if meta.get(b"gpu-dedup.format_version") != str(LOG_VERSION).encode():
+                    found = meta.get(b"gpu-dedup.format_version", b"?").decode()
+                    raise InputError(f"{place}: log format version {found}; this gpu-dedup reads version {LOG_VERSION}")
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group, columns=None if columns is None else list(columns))
+                    yield first, table
+                    first += table.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{place}: cannot be read: {error}") from None
+
+
+def same_result(one: Report, other: Report) -> list[str]:
+    """Names of the parts of `result` in which two reports differ; empty if the runs gave the same answer."""
+    left, right = one.to_dict()["result"], other.to_dict()["result"]
+    return [name for name in left if _plain(left[name]) != _plain(right.get(name))]
+
+
+__all__ = [
+    "BadRow", "Collisions", "Counts", "Group", "HeavyBucket", "InputFile", "Machine", "RemovalLog", "Report",
+    "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals", "same_result",
+    "share_text", "short_texts_warning", "versions",
+]  # fmt: skip
