@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from typing import Any, TextIO
 
@@ -39,7 +39,7 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _bar_class() -> Any:
     """tqdm without its watching thread, which would outlive the run of whoever calls us as a library."""
     tqdm: Any = import_module("tqdm").tqdm

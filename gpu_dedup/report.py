@@ -689,10 +689,8 @@ class RemovalLog:
             union = pc.if_else(pc.equal(arrays["union"], 0), pa.scalar(None, pa.int64()), arrays["union"])
             arrays["similarity"] = pc.divide(arrays["shared"].cast(pa.float64()), union.cast(pa.float64()))
         for name, allowed in (("reason", REASONS), ("guarantee", GUARANTEES), ("action", ("remove", "flag"))):
-            if name in arrays and not pc.all(pc.is_in(arrays[name].drop_null(), pa.array(allowed))).as_py() in (
-                True,
-                None,
-            ):
+            known = pc.is_in(arrays[name].drop_null(), pa.array(allowed)) if name in arrays else None
+            if known is not None and not pc.all(known, min_count=0).as_py():
                 raise InternalError(f"column {name} has a value that is none of {', '.join(allowed)}")
         table = pa.Table.from_arrays(
             [arrays[name] if name in arrays else pa.nulls(count, self._schema.field(name).type) for name in COLUMNS],
