@@ -13,13 +13,16 @@ device, and callers treat it as opaque.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
+import numpy as np
+
 from gpu_dedup.batch import I64, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import RunError
+from gpu_dedup.run import Run
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = ("jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit")
@@ -50,12 +53,13 @@ class Sketches:
     """MinHash signatures of m documents.
 
     signatures  uint32[m, k]; 0xFFFFFFFF throughout where `kept` is 0
-    windows     int64[m] shingles in the text, repeats counted, stop shingles included; 0 for a text without units
-    kept        int64[m] the same without stop shingles; a document with 0 has no sketch and must meet no other
+    units       int64[m] units of the text
+    kept        int64[m] its shingles, repeats counted, stop shingles left out; a document with 0 has no sketch and must
+                meet no other
     """
 
     signatures: U32
-    windows: I64
+    units: I64
     kept: I64
 
 
@@ -81,6 +85,10 @@ class Backend(Protocol):
         """Texts for comparison; `steps` is a set of bits, see gpu_dedup.normalise."""
         ...
 
+    def decode(self, tape: Tape) -> tuple[U32, I64]:
+        """Code points of all documents and int64[n + 1] offsets."""
+        ...
+
     def digest(self, tape: Tape) -> U64:
         """uint64[n, 2]: two seeded XXH64 over the XXH64s of 4,096-byte chunks and the length."""
         ...
@@ -97,6 +105,22 @@ class Backend(Protocol):
         """uint64[m, bands]: key of each band, the band number mixed in."""
         ...
 
+    def slot_keys(self, signatures: U32, slots: I64, start: int) -> U64:
+        """uint64[m]: the band key's chain over the chosen slots, from a start of the caller's."""
+        ...
+
+    def buckets(self, keys: U64, segments: I64) -> tuple[I64, I64]:
+        """members, starts: sets of two or more positions with an equal key, inside each segment of the keys."""
+        ...
+
+    def pair_offsets(self, starts: I64, cap: int, lowest: int) -> I64:
+        """int64[t + 1]: where the pairs of each bucket member begin, under the cap rule."""
+        ...
+
+    def bucket_pairs(self, members: I64, starts: I64, offsets: I64, first: int, last: int) -> tuple[I64, I64]:
+        """high, low: the pairs of members[first:last] with the lowest of their buckets."""
+        ...
+
     def agreements(self, signatures: U32, left: I64, right: I64) -> I64:
         """int64[p]: equal slots of signatures[left[i]] and signatures[right[i]]."""
         ...
@@ -107,6 +131,7 @@ class HostBackend:
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name = name
+        self.warmed = False
         self.kernels: dict[str, Any] = {
             stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
         }
@@ -126,6 +151,10 @@ class HostBackend:
     def normalise(self, tape: Tape, steps: int) -> Tape:
         return Tape(*self.kernels["normalise"].normalise(tape.blob, tape.offsets, steps))
 
+    def decode(self, tape: Tape) -> tuple[U32, I64]:
+        points, offsets = self.kernels["utf8"].decode(tape.blob, tape.offsets)
+        return points, offsets
+
     def digest(self, tape: Tape) -> U64:
         out: U64 = self.kernels["digest"].digest(tape.blob, tape.offsets)
         return out
@@ -141,6 +170,22 @@ class HostBackend:
         out: U64 = self.kernels["bandkeys"].band_keys(signatures, bands, rows)
         return out
 
+    def slot_keys(self, signatures: U32, slots: I64, start: int) -> U64:
+        out: U64 = self.kernels["bandkeys"].slot_keys(signatures, slots, start)
+        return out
+
+    def buckets(self, keys: U64, segments: I64) -> tuple[I64, I64]:
+        members, starts = self.kernels["collide"].buckets(keys, segments)
+        return members, starts
+
+    def pair_offsets(self, starts: I64, cap: int, lowest: int) -> I64:
+        out: I64 = self.kernels["collide"].pair_offsets(starts, cap, lowest)
+        return out
+
+    def bucket_pairs(self, members: I64, starts: I64, offsets: I64, first: int, last: int) -> tuple[I64, I64]:
+        high, low = self.kernels["collide"].bucket_pairs(members, starts, offsets, first, last)
+        return high, low
+
     def agreements(self, signatures: U32, left: I64, right: I64) -> I64:
         out: I64 = self.kernels["collide"].agreements(signatures, left, right)
         return out
@@ -152,3 +197,34 @@ def host_backend(name: str) -> HostBackend:
     if name not in ("numpy", "numba"):
         raise RunError(f"backend {name!r} is unknown; choose numpy or numba")
     return HostBackend(name, "ref" if name == "numpy" else "cpu")
+
+
+TINY_INPUT = 96 << 10  # bytes; below, NumPy is done before Numba is imported
+
+
+def choose_backend(run: Run, input_bytes: int) -> tuple[Backend, str]:
+    """The backend of a run and the reason, in words. `input_bytes` is a guess of the size once decompressed."""
+    if run.backend == "cuda" or run.device == "gpu":
+        raise RunError(
+            "no CUDA backend in this version of gpu-dedup; the CPU backend gives the same bits: use --device cpu or auto"
+        )
+    if run.backend is not None:
+        return host_backend(run.backend), "asked for"
+    if input_bytes <= TINY_INPUT:
+        return host_backend("numpy"), "tiny input"
+    return host_backend("numba"), "CPU"
+
+
+def warm(backend: Backend, note: Callable[[str], None]) -> None:
+    """Compile every kernel in this one thread before others call it; a damaged cache is made anew on the way.
+
+    Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
+    """
+    if not isinstance(backend, HostBackend) or backend.name != "numba" or backend.warmed:
+        return
+    from gpu_dedup.kernels import jit
+
+    if jit.is_cold():
+        note("compiling kernels for this machine (first run only, about 20 seconds)")
+    jit.guarded(lambda: _touch(backend))
+    backend.warmed = True
