@@ -3,7 +3,7 @@
     python kernels/unicode_build.py /usr/share/unicode            # Debian's package unicode-data installs them there
     python kernels/unicode_build.py /usr/share/unicode --check    # exit 1 if the shipped file differs
 
-Nothing imports this file. The bytes it writes depend on the input alone: fixed names, order and time stamps; stored, not
+Nothing imports this file. The bytes it writes depend on the input alone: fixed names, order and time stamps; not
 deflated, so that no compressor's version shows in them.
 
 Contents of unicode.npz, all for version VERSION:
@@ -141,7 +141,7 @@ def build(folder: Path) -> dict[str, np.ndarray]:
     for i, block in enumerate(classes.reshape(-1, 1 << SHIFT)):
         stage1[i] = blocks.setdefault(block.tobytes(), len(blocks))
 
-    out = {
+    out: dict[str, np.ndarray] = {
         "version": np.array(VERSION, np.uint8),
         "class_stage1": stage1,
         "class_stage2": np.frombuffer(b"".join(blocks), np.uint8),
