@@ -1,0 +1,655 @@
+"""The command line. Every option is a field of `Recipe` or `Run`, and every command is one library call.
+
+Light to import: NumPy, Numba and pyarrow are loaded inside the commands that need them, so that --help and a mistyped
+option answer at once.
+
+Exit codes: 0 done; 2 the user's mistake, in one line with the remedy; 1 ours; 130 Ctrl-C; 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from gpu_dedup import __version__
+from gpu_dedup.errors import GpuDedupError, InternalError, RecipeError, UserError
+from gpu_dedup.recipe import ACTIONS, CLUSTER, METHODS, NORMALIZE_STEPS, UNITS, VERIFY, WITNESS, Recipe, ppm
+from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
+
+PROGRAM = "gpu-dedup"
+
+# Fields that mean nothing to a method: given with it, they are refused rather than ignored.
+MEANINGLESS = {
+    "minhash": frozenset[str](),
+    "exact": frozenset(
+        (
+            "shingle",
+            "min_shingles",
+            "stop_shingles",
+            "threshold_ppm",
+            "recall_ppm",
+            "num_perm",
+            "bands",
+            "rows",
+            "seed",
+            "sieve_cut",
+            "bucket_cap",
+            "cap_lowest",
+            "cap_splits",
+            "cap_slots",
+            "verify",
+            "edit_max_chars",
+            "cluster",
+            "witness",
+            "max_removed_ppm",
+        )
+    ),  # fmt: skip
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: the field it sets, how its text becomes a value, and its line in the help."""
+
+    field: str
+    flag: str
+    convert: Callable[[str], Any]
+    metavar: str
+    help: str
+    default: str | None = None  # words for the help; None where the help text says it
+
+    @property
+    def name(self) -> str:
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _steps(text: str) -> tuple[str, ...]:
+    return () if text.strip() == "none" else _names(text)
+
+
+def _share(name: str) -> Callable[[str], int]:
+    return lambda text: ppm(name, text)
+
+
+def _whole(name: str) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise RecipeError(f"{name} {text!r} is not a whole number") from None
+
+    return convert
+
+
+def _lines(path: str) -> tuple[str, ...]:
+    """Stop shingles: one text a line, blank lines passed over."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            texts = [line.rstrip("\r\n") for line in file]
+    except OSError as error:
+        raise RecipeError(f"stop-shingles {path}: {error.strerror}; give a text file with one shingle a line") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"stop-shingles {path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    found = tuple(dict.fromkeys(text for text in texts if text.strip()))
+    if not found:
+        raise RecipeError(f"stop-shingles {path}: no shingle in it; give one text of n units a line")
+    return found
+
+
+def _count(field: str, flag: str, metavar: str, text: str, default: str | None = None) -> Option:
+    return Option(field, flag, _whole(flag.lstrip("-")), metavar, text, default)
+
+
+RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
+    "Duplicates": (
+        Option(
+            "method", "--method", str, "|".join(METHODS), "Near copies (minhash) or equal texts (exact).", "minhash"
+        ),
+        Option(
+            "text_field",
+            "--text-field",
+            _names,
+            "A[,B]",
+            "Field with the text; several are joined by a newline.",
+            "text",
+        ),
+        Option("id_field", "--id-field", str, "FIELD", "Field with an id, for the log alone.", "id"),
+        Option(
+            "normalize",
+            "--normalize",
+            _steps,
+            "A[,B]|none",
+            f"How texts are made alike for comparison: {', '.join(NORMALIZE_STEPS)}.",
+            "nfkc,lower,whitespace; none for exact",
+        ),
+        Option("shingle", "--shingle", str, "UNIT:N", f"N consecutive units: {', '.join(UNITS)}.", "token:5"),
+        Option("threshold_ppm", "--threshold", _share("threshold"), "SHARE", "Least similarity of a near copy.", "0.8"),
+        Option(
+            "verify",
+            "--verify",
+            str,
+            "|".join(VERIFY),
+            "What confirms a pair: true Jaccard (exact), Levenshtein (edit), equal slots, nothing.",
+            "exact",
+        ),
+        _count("min_shingles", "--min-shingles", "N", "Texts with fewer shingles only meet exact copies.", "0"),
+        Option("stop_shingles", "--stop-shingles", _lines, "FILE", "Shingles that do not count, one text a line."),
+        Option("on_no_text", "--on-no-text", str, "keep|drop", "Texts without a unit, such as empty ones.", "keep"),
+    ),
+    "Which copy stays": (
+        Option("keep", "--keep", str, "RULE", "first, longest, shortest, max:FIELD, min:FIELD or none.", "first"),
+        Option(
+            "cluster",
+            "--cluster",
+            str,
+            "|".join(CLUSTER),
+            "A removed row matches a kept one, or is linked to one.",
+            "representative",
+        ),
+        Option(
+            "witness",
+            "--witness",
+            str,
+            "|".join(WITNESS),
+            "Kept row that the log names: first or most similar match.",
+            "lowest",
+        ),
+        Option(
+            "action", "--action", str, "|".join(ACTIONS), "Take copies out, or only list them in the log.", "remove"
+        ),
+    ),
+    "Search": (
+        Option(
+            "recall_ppm",
+            "--recall",
+            _share("recall"),
+            "SHARE",
+            "Chance to find a pair at the threshold; solves bands and rows.",
+            "0.98",
+        ),
+        _count("num_perm", "--num-perm", "N", "Most sketch slots that bands x rows may take.", "128"),
+        _count("bands", "--bands", "B", "Bands, instead of the solver's; goes with --rows."),
+        _count("rows", "--rows", "R", "Rows of a band, instead of the solver's; goes with --bands."),
+        _count("seed", "--seed", "N", "Seed of the sketch.", "0"),
+        _count(
+            "sieve_cut",
+            "--sieve-cut",
+            "N",
+            "Equal slots that a pair needs to be verified.",
+            "solved: loses 1 pair in 10,000",
+        ),
+        _count("bucket_cap", "--bucket-cap", "N", "A bucket with more members does not give all its pairs.", "256"),
+        _count("cap_lowest", "--cap-lowest", "N", "... each member then meets the N first ones", "32"),
+        _count("cap_splits", "--cap-splits", "N", "... and the bucket is split by N further keys", "8"),
+        _count("cap_slots", "--cap-slots", "N", "... of N slots each.", "4"),
+        _count("edit_max_chars", "--edit-max-chars", "N", "Longer texts never match under --verify edit.", "50000"),
+    ),
+    "Input": (
+        Option(
+            "on_bad_row",
+            "--on-bad-row",
+            str,
+            "error|skip|keep",
+            "A row without a usable text: stop, leave out, copy through.",
+            "error",
+        ),
+        Option("on_bad_file", "--on-bad-file", str, "error|skip", "A damaged file: stop, or leave it out.", "error"),
+        _count("limit", "--limit", "N", "Only the first N rows of the input.", "all"),
+    ),
+}
+RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
+    "Machine": (
+        Option("device", "--device", str, "|".join(DEVICES), "Where to compute; the answer is the same.", "auto"),
+        Option(
+            "backend",
+            "--backend",
+            str,
+            "|".join(BACKENDS),
+            "Which code computes; the answer is the same.",
+            "by device and size of the input",
+        ),
+        _count("threads", "--threads", "N", "Threads.", "one a core"),
+        Option(
+            "memory",
+            "--memory",
+            parse_size,
+            "SIZE",
+            "Memory, such as 8GB; tables that need more go to disk.",
+            "a quarter of the machine's",
+        ),
+        Option(
+            "work_dir",
+            "--work-dir",
+            str,
+            "DIR",
+            "Folder for tables that outgrow the memory.",
+            "inside the output folder",
+        ),
+        Option("batch_bytes", "--batch-bytes", parse_size, "SIZE", "Input read at a time.", "4MiB"),
+    ),
+    "Guards": (
+        Option(
+            "max_removed_ppm",
+            "--max-removed",
+            _share("max-removed"),
+            "SHARE",
+            "Stop before writing if more of the rows (from 1,000) are near copies.",
+            "0.9",
+        ),
+    ),
+}
+# Fields of Run that are switches. All others of Recipe and Run are in the tables above; a test holds that none is missing.
+EXPLAIN_OPTIONS = {
+    "Machine": tuple(o for o in RUN_OPTIONS["Machine"] if o.field in ("backend", "threads", "memory", "batch_bytes"))
+}
+SWITCHES = {"dry_run": "--dry-run", "overwrite": "--overwrite", "progress": "--quiet"}
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists its options under headings, in the order of the tables."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                sections.setdefault(_SECTION_OF.get(parameter.name or "", "Options"), []).append(record)
+        for section in ("Options", *RECIPE_OPTIONS, *RUN_OPTIONS):
+            if section in sections:
+                with formatter.section(section):
+                    formatter.write_dl(sections[section], col_max=24)
+
+
+_SECTION_OF = {
+    option.name: section
+    for table in (RECIPE_OPTIONS, RUN_OPTIONS)
+    for section, options in table.items()
+    for option in options
+}
+
+
+def _with_options(*tables: dict[str, tuple[Option, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of the tables to a command; those not given arrive as None."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options = [option for table in tables for section in table.values() for option in section]
+        for option in reversed(options):
+            text = option.help if option.default is None else f"{option.help}  [default: {option.default}]"
+            function = click.option(option.flag, option.name, metavar=option.metavar, help=text)(function)
+        return function
+
+    return decorate
+
+
+def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and isinstance(ctx.obj, dict):
+        ctx.obj["debug"] = True
+
+
+_debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show the traceback of an internal error."
+)
+_quiet_option = click.option("--quiet", is_flag=True, help="No progress and no summary.")
+
+
+def read_options(tables: dict[str, tuple[Option, ...]], given: dict[str, str | None]) -> dict[str, Any]:
+    """Values by field name, of the options that were given."""
+    out = {}
+    for section in tables.values():
+        for option in section:
+            text = given.get(option.name)
+            if text is not None:
+                try:
+                    out[option.field] = option.convert(text)
+                except UserError as error:
+                    message = str(error)
+                    raise RecipeError(message if option.flag[2:] in message else f"{option.flag}: {message}") from None
+    return out
+
+
+def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
+    """Refuse options that would change nothing beside the others given."""
+    method = recipe.get("method", Recipe.method)
+    for field in (*recipe, *run):
+        if field in MEANINGLESS.get(method, frozenset()):
+            raise RecipeError(f"{_flag(field)} means nothing with --method {method}; drop it")
+    verify = recipe.get("verify", Recipe.verify)
+    if "bands" in recipe and "rows" in recipe:
+        if "recall_ppm" in recipe:
+            raise RecipeError("--recall is for the solver, and --bands and --rows replace it; drop one or the other")
+        slots = recipe["bands"] * recipe["rows"]
+        if "num_perm" in recipe and slots > recipe["num_perm"]:
+            raise RecipeError(
+                f"--bands {recipe['bands']} x --rows {recipe['rows']} = {slots} slots, more than --num-perm "
+                f"{recipe['num_perm']}; drop --num-perm or lower the bands"
+            )
+        if "threshold_ppm" in recipe and verify == "none":
+            raise RecipeError(
+                "--threshold means nothing with --verify none and given bands: every collision is a match"
+            )
+    if "sieve_cut" in recipe and verify == "none":
+        raise RecipeError("--sieve-cut means nothing with --verify none: every collision is a match; drop one")
+    if "edit_max_chars" in recipe and verify != "edit":
+        raise RecipeError(f"--edit-max-chars means nothing with --verify {verify}; drop it")
+    if recipe.get("keep") == "none" and "witness" in recipe:
+        raise RecipeError("--witness chooses among kept rows, and --keep none keeps none of them; drop one")
+    if recipe.get("cap_splits") == 0 and "cap_slots" in recipe:
+        raise RecipeError("--cap-slots means nothing with --cap-splits 0; drop one")
+
+
+def _flag(field: str) -> str:
+    for table in (RECIPE_OPTIONS, RUN_OPTIONS):
+        for section in table.values():
+            for option in section:
+                if option.field == field:
+                    return option.flag
+    return SWITCHES[field]
+
+
+def make_recipe(given: dict[str, Any]) -> Recipe:
+    """The recipe that the options of a command line describe."""
+    fields = read_options(RECIPE_OPTIONS, given)
+    check_meaning(fields, read_options(RUN_OPTIONS, given))
+    return Recipe(**fields)
+
+
+def make_run(given: dict[str, Any]) -> Run:
+    """The run that the options of a command line describe."""
+    fields = read_options(RUN_OPTIONS, given)
+    for name in ("dry_run", "overwrite"):
+        if given.get(name):
+            fields[name] = True
+    if given.get("quiet"):
+        fields["progress"] = False
+    return Run(**fields)
+
+
+def say(text: str) -> None:
+    """Print to standard output; a reader that has gone away (`| head`) is no error."""
+    try:
+        print(text, end="" if text.endswith("\n") else "\n", flush=True)
+    except BrokenPipeError:
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    # What is still buffered must not fail again when Python flushes at exit.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+    help="Removes near-copies of texts from JSONL and Parquet files, with a reason for every row that goes.",
+)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
+
+
+@cli.command("run", cls=SectionedCommand, short_help="Remove duplicates from files.")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("-o", "--output", metavar="DIR", help="New folder for the result.  [needed unless --dry-run]")
+@click.option("--dry-run", is_flag=True, help="Find duplicates and say how many; write nothing.")
+@click.option("--overwrite", is_flag=True, help="Replace the result of an earlier run in DIR.")
+@_quiet_option
+@_debug_option
+@_with_options(RECIPE_OPTIONS, RUN_OPTIONS)
+def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> None:
+    """Remove duplicates from INPUT: files, folders or globs of .jsonl (.gz, .zst) and .parquet.
+
+    DIR gets the same files less the rows that are copies, and _gpu_dedup/ with report.json and removed.parquet: every
+    row that went, why, and the row that stays for it.
+
+    \b
+      gpu-dedup run crawl/*.jsonl.gz -o clean
+      gpu-dedup run a.parquet b.parquet -o clean --text-field content --keep max:score
+    """
+    recipe, run = make_recipe(given), make_run(given)
+    if output is None and not run.dry_run:
+        raise UserError("-o is missing: name a new folder for the result, or pass --dry-run")
+    from gpu_dedup.pipeline import dedup
+    from gpu_dedup.progress import Progress
+
+    report = dedup(list(inputs), output, recipe, run, Progress(run.progress))
+    if run.progress is not False:
+        say(report.summary())
+
+
+@cli.command("explain", cls=SectionedCommand, short_help="What a recipe finds and costs, before the run.")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
+@click.option("--documents", metavar="N", help="Size of the corpus, for the cost; not with INPUT.")
+@click.option("--mean-bytes", metavar="B", help="Mean bytes of a text, for the cost.  [default: 3000]")
+@click.option("--compare", nargs=2, metavar="A B", help="Two text files: their similarity by several shingles.")
+@click.option("--texts", nargs=2, metavar="A B", help="The same for two texts on the command line.")
+@_debug_option
+@_with_options(RECIPE_OPTIONS, EXPLAIN_OPTIONS)
+def explain_command(
+    inputs: tuple[str, ...],
+    documents: str | None,
+    mean_bytes: str | None,
+    compare: tuple[str, str] | None,
+    texts: tuple[str, str] | None,
+    **given: Any,
+) -> None:
+    """Say what a recipe will find and what it will cost, without running it.
+
+    Takes the options of `run`. With INPUT, or --documents and --mean-bytes, the memory, disk and time of that corpus.
+
+    \b
+      gpu-dedup explain --threshold 0.7 crawl/*.jsonl.gz
+      gpu-dedup explain --bands 9 --rows 13 --documents 1000000000
+      gpu-dedup explain --compare a.txt b.txt
+    """
+    from gpu_dedup import explain
+
+    fields = read_options(RECIPE_OPTIONS, given)
+    recipe, run = make_recipe(given), make_run(given)
+    if compare or texts:
+        if compare and texts:
+            raise UserError("--compare and --texts are two ways to give two texts; drop one")
+        if inputs or documents is not None or mean_bytes is not None:
+            raise UserError("--compare and --texts look at two texts alone; drop INPUT, --documents and --mean-bytes")
+        ignored = [field for field in (*fields, *read_options(RUN_OPTIONS, given)) if field not in explain.COMPARED]
+        if ignored:
+            raise RecipeError(f"{_flag(ignored[0])} changes nothing in a comparison of two texts; drop it")
+        pair = texts if texts else (explain.read_text(compare[0]), explain.read_text(compare[1])) if compare else None
+        assert pair is not None
+        say(explain.compare(pair[0], pair[1], recipe, "shingle" in fields))
+        return
+    corpus = None
+    if inputs:
+        if documents is not None or mean_bytes is not None:
+            raise UserError("the documents of INPUT are counted; drop --documents and --mean-bytes, or INPUT")
+        corpus = explain.look_at(list(inputs), recipe, run)
+    elif documents is not None:
+        corpus = explain.Corpus.of(
+            _whole("--documents")(documents), 3000 if mean_bytes is None else _whole("--mean-bytes")(mean_bytes)
+        )
+    elif mean_bytes is not None:
+        raise UserError("--mean-bytes says how long a document is, but not how many there are; add --documents N")
+    say(explain.explain(recipe, run, corpus))
+
+
+@cli.command("show", short_help="A removed row and its witness side by side.")
+@click.argument("folder", metavar="DIR")
+@click.argument("row", metavar="ROW")
+@click.option("--width", type=click.IntRange(40, 1000), metavar="N", help="Columns.  [default: the terminal's]")
+@click.option("--full", is_flag=True, help="Whole texts; without it, long shared stretches are cut out.")
+@click.option("--color/--no-color", default=None, help="Colours, or [-marks-].  [default: colours on a terminal]")
+@_debug_option
+def show_command(folder: str, row: str, width: int | None, full: bool, color: bool | None) -> None:
+    """Show a removed row of the run in DIR beside the row that stays for it, with shared and differing spans.
+
+    ROW is a line of removed.parquet (from 0), FILE:ROW, or an id.
+    """
+    from gpu_dedup import show
+
+    if color is None:
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if width is None:
+        width = show.terminal_width()
+    say(show.show(folder, row, width=width, color=color, full=full))
+
+
+@cli.command("doctor", short_help="Versions, devices, caches; why a backend is missing.")
+@_debug_option
+def doctor_command() -> None:
+    """Say what this machine has, what runs on it, and why something does not."""
+    from gpu_dedup import doctor
+
+    say(doctor.doctor())
+
+
+@cli.command("demo", short_help="The main job on real text found on this machine.")
+@click.option("-o", "--output", metavar="DIR", default="gpu-dedup-demo", show_default=True, help="Folder for it all.")
+@click.option(
+    "--limit-mb", type=click.IntRange(1, 100_000), default=64, show_default=True, metavar="N", help="Text to gather."
+)
+@_quiet_option
+@_debug_option
+@_with_options({"Machine": RUN_OPTIONS["Machine"]})
+def demo_command(output: str, limit_mb: int, quiet: bool, **given: Any) -> None:
+    """Gather licences, READMEs, sources and manual pages of this machine, deduplicate them, and show what went.
+
+    Nothing is downloaded, and nothing outside DIR is written.
+    """
+    from gpu_dedup import demo
+
+    run = make_run({**given, "quiet": quiet})
+    demo.demo(output, limit_mb * 10**6, run, (lambda text: None) if quiet else say)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, taken as Ctrl-C so that clean-up happens."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    def handler(number: int, frame: FrameType | None) -> NoReturn:
+        raise _Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, handler)
+    except ValueError:  # not the main thread: whoever embeds us sees to signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _complain(message: str) -> None:
+    line = " ".join(str(message).split()) if "\n" in str(message) else str(message)
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{PROGRAM}: {line}", file=sys.stderr, flush=True)
+
+
+def _internal(error: BaseException, arguments: Sequence[str], debug: bool) -> int:
+    """One line about a fault of ours, and where its traceback is."""
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if debug:
+        traceback.print_exception(error)
+        _complain(f"internal error: {what}")
+        return 1
+    where = ""
+    try:
+        handle, path = tempfile.mkstemp(prefix="gpu-dedup-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{PROGRAM} {__version__}, Python {sys.version}\n{[PROGRAM, *arguments]}\n\n")
+            traceback.print_exception(error, file=file)
+        where = f"; the traceback is in {path}, please report it"
+    except OSError:
+        where = "; run it again with --debug to see the traceback, and please report it"
+    _complain(f"internal error: {what}{where}")
+    return 1
+
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit code. `arguments` without the program's name; None: this process's own."""
+    process = arguments is None
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    state: dict[str, Any] = {"debug": False}
+    if process:
+        for stream in (sys.stdout, sys.stderr):  # a lone surrogate or a narrow locale is no reason to fail
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+    try:
+        with _terminable():
+            code = _invoke(given, state)
+    except KeyboardInterrupt as error:
+        code = 143 if isinstance(error, _Terminated) else 130
+        _complain("terminated" if code == 143 else "interrupted")
+        if process:
+            # Worker threads may still be in a kernel; their results are not wanted, and Python would wait for them.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(code)
+    return code
+
+
+def _invoke(given: list[str], state: dict[str, Any]) -> int:
+    try:
+        result = cli.main(given, prog_name=PROGRAM, standalone_mode=False, obj=state)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        return _internal(error.__cause__ or error, given, state["debug"])
+    except click.UsageError as error:
+        where = f" ('{error.ctx.command_path} --help' lists what there is)" if error.ctx is not None else ""
+        _complain(error.format_message() + where)
+        return 2
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return 2
+    except InternalError as error:
+        return _internal(error, given, state["debug"])
+    except GpuDedupError as error:
+        if state["debug"]:
+            traceback.print_exception(error)
+        _complain(str(error))
+        return error.exit_code
+    except MemoryError as error:
+        if state["debug"]:
+            traceback.print_exception(error)
+        _complain("out of memory; lower --memory, --threads or --batch-bytes")
+        return 1
+    except OSError as error:
+        if error.errno not in _DISK:
+            return _internal(error, given, state["debug"])
+        if state["debug"]:
+            traceback.print_exception(error)
+        place = f"{error.filename}: " if error.filename else ""
+        _complain(f"{place}{error.strerror}; free or choose another place (-o, --work-dir) and run it again")
+        return 2
+    except Exception as error:
+        return _internal(error, given, state["debug"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
