@@ -56,6 +56,8 @@ def choose_cache_dir() -> str | None:
 CACHE_DIR = choose_cache_dir()
 
 import numba  # noqa: E402
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
 from numba.core import config as _config  # noqa: E402
 
 if CACHE_DIR is not None:
@@ -72,6 +74,17 @@ def inline(function: F) -> F:
     """A helper that is always inlined into its callers (their cache entry holds it)."""
     compiled: F = numba.njit(nogil=True, inline="never", forceinline=True, error_model="numpy")(function)
     return compiled
+
+
+def frozen(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The array as a C-contiguous, read-only view of `dtype`, copied only if it must be.
+
+    Numba types a read-only array apart from a writable one and would compile a kernel once for each; inputs that all
+    pass through here have one type, wherever they came from.
+    """
+    view = np.ascontiguousarray(array, dtype).view()
+    view.flags.writeable = False
+    return view
 
 
 def guarded(warm: Callable[[], T]) -> T:
