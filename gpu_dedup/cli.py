@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import click
 
 from gpu_dedup import __version__
-from gpu_dedup.errors import GpuDedupError, InternalError, RecipeError, UserError
+from gpu_dedup.errors import GpuDedupError, InternalError, RecipeError, UserError, disk_error
 from gpu_dedup.recipe import ACTIONS, CLUSTER, METHODS, NORMALIZE_STEPS, UNITS, VERIFY, WITNESS, Recipe, ppm
 from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
 
@@ -54,7 +54,7 @@ MEANINGLESS = {
             "witness",
             "max_removed_ppm",
         )
-    ),  # fmt: skip
+    ),
 }
 
 
@@ -253,10 +253,10 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
     ),
 }
-# Fields of Run that are switches. All others of Recipe and Run are in the tables above; a test holds that none is missing.
 EXPLAIN_OPTIONS = {
     "Machine": tuple(o for o in RUN_OPTIONS["Machine"] if o.field in ("backend", "threads", "memory", "batch_bytes"))
 }
+# Fields of Run that are switches. All others of Recipe and Run are in the tables; a test holds that none is missing.
 SWITCHES = {"dry_run": "--dry-run", "overwrite": "--overwrite", "progress": "--quiet"}
 
 
@@ -584,7 +584,8 @@ def _internal(error: BaseException, arguments: Sequence[str], debug: bool) -> in
     return 1
 
 
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
+# An error of the system that nobody below caught, and that the user can mend.
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -644,8 +645,7 @@ def _invoke(given: list[str], state: dict[str, Any]) -> int:
             return _internal(error, given, state["debug"])
         if state["debug"]:
             traceback.print_exception(error)
-        place = f"{error.filename}: " if error.filename else ""
-        _complain(f"{place}{error.strerror}; free or choose another place (-o, --work-dir) and run it again")
+        _complain(str(disk_error(error, str(error.filename or "the disk"))))
         return 2
     except Exception as error:
         return _internal(error, given, state["debug"])

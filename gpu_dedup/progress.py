@@ -27,6 +27,10 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.3g} {unit}"
 
 
+def _amount(count: float, unit: str) -> str:
+    return bytes_text(count) if unit == "B" else f"{count:,.0f} {unit}"
+
+
 def seconds_text(seconds: float) -> str:
     """'0.35 s', '12.3 s', '4 min 05 s', '3 h 07 min'."""
     if seconds < 9.95:
@@ -92,9 +96,10 @@ class Progress:
                 self._line(text)
 
     @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    def stage(self, name: str, total: int | None = None, unit: str = "B") -> Iterator[Callable[[int], None]]:
         """Time `name`, and show it. Gives `update(n)`: n more bytes are done; `total` of them are expected, or None.
 
+        `unit`: what is counted where it is not bytes, such as "bands".
         A stage that is opened again adds to its time. When the body raises, the time is kept and the bar is closed.
         """
         self.times.setdefault(name, 0.0)
@@ -103,17 +108,17 @@ class Progress:
             if self.show is False:
                 yield lambda n: None
             elif self.bars:
-                yield from self._bar(name, total)
+                yield from self._bar(name, total, unit)
             else:
-                yield from self._lines(name, total, started)
+                yield from self._lines(name, total, unit, started)
         finally:
             self.times[name] += self._clock() - started
 
-    def _bar(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    def _bar(self, name: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
         bar = _bar_class()(
             desc=f"{name:<10}",
             total=total,
-            unit="B",
+            unit=unit if unit == "B" else f" {unit}",
             unit_scale=True,
             file=self.stream,
             leave=True,
@@ -134,7 +139,7 @@ class Progress:
                 self._bars.remove(bar)
                 bar.close()
 
-    def _lines(self, name: str, total: int | None, started: float) -> Iterator[Callable[[int], None]]:
+    def _lines(self, name: str, total: int | None, unit: str, started: float) -> Iterator[Callable[[int], None]]:
         done = 0
         last = started
 
@@ -148,10 +153,10 @@ class Progress:
                 last = now
                 seconds = now - started
                 rate = done / seconds
-                text = f"{name}: {bytes_text(done)}"
+                text = f"{name}: {_amount(done, unit)}"
                 if total:
-                    text += f" of {bytes_text(total)} ({100 * done / total:.0f} %)"
-                text += f", {bytes_text(rate)}/s"
+                    text += f" of {_amount(total, unit)} ({100 * done / total:.0f} %)"
+                text += f", {_amount(rate, unit)}/s"
                 if total and rate and done < total:
                     text += f", {seconds_text((total - done) / rate)} left"
                 self._line(text)
@@ -165,9 +170,9 @@ class Progress:
                 seconds = self._clock() - started
                 text = f"{name}: {'done' if finished else 'stopped'} after {seconds_text(seconds)}"
                 if done:
-                    text += f", {bytes_text(done)}"
+                    text += f", {_amount(done, unit)}"
                     if seconds > 0:
-                        text += f", {bytes_text(done / seconds)}/s"
+                        text += f", {_amount(done / seconds, unit)}/s"
                 self._line(text)
 
     def _line(self, text: str) -> None:

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_dedup import __version__
 from gpu_dedup.batch import MISSING
-from gpu_dedup.errors import InputError, InternalError, OutputError
+from gpu_dedup.errors import InputError, InternalError, disk_error
 from gpu_dedup.progress import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -169,7 +169,6 @@ class Machine:
     """Everything about the run that may differ between two runs of one recipe over one input."""
 
     output: str = ""
-    command: list[str] = field(default_factory=list)
     started: str = ""  # ISO 8601, UTC
     finished: str = ""
     seconds: float = 0.0
@@ -204,7 +203,7 @@ class Report:
 
     groups        kept rows with one or more removed or flagged rows; largest_groups are the ten largest of them
     bytes_read    bytes of the input files (compressed where they are); text_bytes: of the raw texts
-    forecast      chance to find a pair by its similarity, from `bands.forecast`
+    forecast      `bands.Forecast` by similarity: the chance to find such a pair; dictionaries once loaded
     """
 
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -216,7 +215,7 @@ class Report:
     largest_groups: list[Group] = field(default_factory=list)
     collisions: Collisions | None = None  # None for methods without banding
     verification: Verification | None = None
-    forecast: list[dict[str, Any]] = field(default_factory=list)
+    forecast: list[Any] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     bad_rows: list[BadRow] = field(default_factory=list)  # the first hundred
     bytes_read: int = 0
@@ -346,7 +345,7 @@ def _atomic(path: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         if isinstance(error, OSError):
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+            raise disk_error(error, path) from error
         raise
 
 
@@ -655,7 +654,7 @@ class RemovalLog:
         try:
             self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
         except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+            raise disk_error(error, path) from error
 
     def append(self, columns: Mapping[str, Any]) -> None:
         """Add rows, given by column: lists, NumPy arrays or Arrow arrays of one length. Absent columns are null.
@@ -739,7 +738,7 @@ class RemovalLog:
                 self._writer.write_table(table.slice(start, self.GROUP), row_group_size=self.GROUP)
                 start += self.GROUP
         except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+            raise disk_error(error, self.path) from error
         rest = table.slice(start)
         self._pending = [rest] if rest.num_rows > 0 else []
         self._pending_rows = max(0, rest.num_rows)
