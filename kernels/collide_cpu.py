@@ -1,8 +1,9 @@
 """Buckets of equal band keys, their pairs, and equal slots of a pair (Numba). Contract: ``collide_ref.py``.
 
 Grouping is one stable partition by the key's hash into pieces that fit the cache, then a hash table per piece, so it
-costs about the same per key whatever the keys are: no sort, 32 bytes of scratch per key. A piece whose keys are all equal
-is a piece of one table slot. The keys are mixed hashes already; the multiplication guards against keys that are not.
+costs about the same per key whatever the keys are: no sort, 24 bytes of scratch per key. (Where all keys are equal, one
+piece holds them all and its table takes up to 32 bytes more.) Band keys are mixed hashes already; the multiplication
+spreads keys that are not.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gpu_dedup.kernels.collide_ref import check_segments
-from gpu_dedup.kernels.jit import jit
+from gpu_dedup.kernels.collide_ref import check_rows, check_segments
+from gpu_dedup.kernels.jit import frozen, jit
 from gpu_dedup.kernels.mix64 import GOLDEN
 
 U32 = npt.NDArray[np.uint32]
@@ -20,13 +21,6 @@ I64 = npt.NDArray[np.int64]
 
 PIECE = 2048  # keys per piece aimed at: keys, positions and table take 64 KB, inside any L2 cache
 MAX_PIECE_BITS = 12  # at most 4,096 write streams: more would miss the TLB on every key
-
-
-def _reading(array: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-    """C-contiguous read-only view: arrays that may and may not be written would compile every kernel twice."""
-    view = np.require(array, dtype, ["C", "A"]).view()
-    view.flags.writeable = False
-    return view
 
 
 @jit
@@ -45,11 +39,10 @@ def agreements(signatures: U32, left: I64, right: I64) -> I64:
     """Equal slots of each pair of signatures; see ``collide_ref.agreements``."""
     if len(left) != len(right):
         raise ValueError(f"{len(left)} left rows but {len(right)} right rows")
-    for rows in (left, right):
-        if len(rows) and not (0 <= int(rows.min()) and int(rows.max()) < len(signatures)):
-            raise IndexError(f"row outside 0 to {len(signatures) - 1}")
+    check_rows(signatures, left)
+    check_rows(signatures, right)
     out = np.empty(len(left), np.int64)
-    _agreements(_reading(signatures, np.uint32), _reading(left, np.int64), _reading(right, np.int64), out)
+    _agreements(frozen(signatures, np.uint32), frozen(left, np.int64), frozen(right, np.int64), out)
     return out
 
 
@@ -115,7 +108,7 @@ def _lowest(keys: U64, segments: I64, lowest: I64, part_key: U64, part_at: I64) 
 
 @jit
 def _bucket_sizes(lowest: I64, size: I64) -> tuple[int, int]:
-    """size[i] = members of the bucket with lowest position i, where there are two or more, else 0; (buckets, members)."""
+    """size[i] = members of the bucket whose lowest position is i, 0 where there is none; counts of buckets and members."""
     n = len(lowest)
     for i in range(n):
         size[i] = 0
@@ -160,7 +153,7 @@ def buckets(keys: U64, segments: I64) -> tuple[I64, I64]:
     lowest = np.empty(len(keys), np.int64)
     part_at = np.empty(longest, np.int64)
     part_key = np.empty(longest, np.uint64)
-    _lowest(_reading(keys, np.uint64), _reading(segments, np.int64), lowest, part_key, part_at)
+    _lowest(frozen(keys, np.uint64), frozen(segments, np.int64), lowest, part_key, part_at)
     del part_key
     size = part_at if longest == len(keys) else np.empty(len(keys), np.int64)
     count, total = _bucket_sizes(lowest, size)
@@ -184,7 +177,7 @@ def _pair_offsets(starts: I64, cap: int, lowest: int, out: I64) -> None:
 def pair_offsets(starts: I64, cap: int, lowest: int) -> I64:
     """Where each member's pairs begin; see ``collide_ref.pair_offsets``."""
     out = np.empty(int(starts[-1]) + 1, np.int64)
-    _pair_offsets(_reading(starts, np.int64), int(cap), int(lowest), out)
+    _pair_offsets(frozen(starts, np.int64), int(cap), int(lowest), out)
     return out
 
 
@@ -209,6 +202,6 @@ def bucket_pairs(members: I64, starts: I64, offsets: I64, first: int, last: int)
     count = int(offsets[last] - offsets[first])
     high, low = np.empty(count, np.int64), np.empty(count, np.int64)
     if count:
-        arrays = [_reading(a, np.int64) for a in (members, starts, offsets)]
+        arrays = [frozen(a, np.int64) for a in (members, starts, offsets)]
         _bucket_pairs(arrays[0], arrays[1], arrays[2], int(first), int(last), high, low)
     return high, low

@@ -17,8 +17,9 @@ I64 = npt.NDArray[np.int64]
 PAIR_BLOCK = 1 << 16  # pairs compared at a time: bounds the copies of signature rows
 
 
-def _check_rows(signatures: U32, rows: I64) -> None:
-    if len(rows) and not (0 <= int(rows.min()) and int(rows.max()) < len(signatures)):
+def check_rows(signatures: U32, rows: I64) -> None:
+    """IndexError unless every row is one of signatures."""
+    if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(signatures)):
         raise IndexError(f"row outside 0 to {len(signatures) - 1}")
 
 
@@ -34,8 +35,8 @@ def agreements(signatures: U32, left: I64, right: I64) -> I64:
     """
     if len(left) != len(right):
         raise ValueError(f"{len(left)} left rows but {len(right)} right rows")
-    _check_rows(signatures, left)
-    _check_rows(signatures, right)
+    check_rows(signatures, left)
+    check_rows(signatures, right)
     out = np.empty(len(left), np.int64)
     for start in range(0, len(left), PAIR_BLOCK):
         stop = start + PAIR_BLOCK
@@ -54,8 +55,8 @@ def buckets(keys: U64, segments: I64) -> tuple[I64, I64]:
 
     keys      uint64[n]
     segments  int64[s + 1], non-decreasing from 0 to n: segment i is keys[segments[i]:segments[i + 1]]
-    returns   members int64[t], starts int64[b + 1]: bucket i is members[starts[i]:starts[i + 1]], two positions or more,
-              ascending; buckets ascend by their lowest position. Positions whose key is alone are left out.
+    returns   members int64[t], starts int64[b + 1]: bucket i is members[starts[i]:starts[i + 1]], two positions or
+              more, ascending; buckets ascend by their lowest position. Positions whose key is alone are left out.
 
     Raises ValueError for segments that do not cut the keys up.
     """
@@ -95,7 +96,7 @@ def bucket_pairs(members: I64, starts: I64, offsets: I64, first: int, last: int)
 
     members  int64[t], starts int64[b + 1], as from `buckets`
     offsets  int64[t + 1], as from `pair_offsets`
-    returns  high int64[p], low int64[p], p = offsets[last] - offsets[first]; high > low; ascending by member, then by low
+    returns  high int64[p], low int64[p], p = offsets[last] - offsets[first]: high > low, members in turn, low ascending
 
     Raises IndexError unless 0 <= first <= last <= t.
     """
