@@ -13,6 +13,8 @@ A message is one line: the place, the value, the remedy.
 
 from __future__ import annotations
 
+import errno
+
 
 class GpuDedupError(Exception):
     """Root of all errors that this package raises on purpose."""
@@ -44,3 +46,25 @@ class RunError(UserError):
 
 class InternalError(GpuDedupError):
     """A promise of this package that did not hold; please report it."""
+
+
+_DISK = {
+    errno.ENOSPC: ("no space left on the disk", "free some, or choose {other}"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space, or choose {other}"),
+    errno.EFBIG: ("the file would pass the size limit of the file system or of this process", "choose {other}"),
+    errno.EACCES: ("no permission to write", "change the permission, or choose {other}"),
+    errno.EPERM: ("no permission to write", "change the permission, or choose {other}"),
+    errno.EROFS: ("the file system is read-only", "choose {other}"),
+    errno.ENAMETOOLONG: ("the name is too long for the file system", "choose {other} with a shorter path"),
+    errno.EMFILE: ("too many open files", "raise the limit (ulimit -n)"),
+}
+
+
+def disk_error(error: OSError, path: str, other: str = "another output folder") -> OutputError:
+    """The one line for a write that the system refused: path, reason, remedy. `other`: what else could be chosen."""
+    reason, remedy = _DISK.get(error.errno or 0, (None, "choose {other}"))
+    if reason is None:
+        lines = (error.strerror or str(error) or type(error).__name__).splitlines()
+        reason = f"cannot be written ({lines[0]})"
+    shown = path if path.isprintable() else ascii(path)
+    return OutputError(f"{shown}: {reason}; {remedy.format(other=other)}")

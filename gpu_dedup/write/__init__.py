@@ -1,0 +1,25 @@
+"""Writing: the output is the input, less rows.
+
+jsonl    surviving lines byte for byte, compressed as the input was
+parquet  surviving records with schema, metadata, codecs and row-group scale kept
+files    a file without removals, copied as it is
+folder   temporary names, then rename; report.json last
+"""
+
+from gpu_dedup.write.files import copy_file
+from gpu_dedup.write.folder import FOLDER, LOG, REPORT, OutputFolder
+from gpu_dedup.write.jsonl import JsonlWriter, encode
+from gpu_dedup.write.jsonl import encode as encode_lines
+from gpu_dedup.write.parquet import ParquetWriter
+
+__all__ = [
+    "FOLDER",
+    "LOG",
+    "REPORT",
+    "JsonlWriter",
+    "OutputFolder",
+    "ParquetWriter",
+    "copy_file",
+    "encode",
+    "encode_lines",
+]

@@ -1,0 +1,75 @@
+"""Bytes to disk, with every refusal of the system turned into one line; and the plain copy of a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import xxhash
+
+from gpu_dedup.errors import InputError, disk_error
+
+COPY_BYTES = 4 << 20
+
+
+def create(path: str) -> int:
+    """A descriptor of a new, empty file for writing; what was there is emptied. Raises OutputError."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def write_all(descriptor: int, data: Any, path: str) -> None:
+    """Write all bytes of a buffer. Raises OutputError."""
+    view = memoryview(data).cast("B")
+    try:
+        while len(view):
+            view = view[os.write(descriptor, view[: 1 << 30]) :]  # Linux moves at most 2 GiB - 4 KiB in one call
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def close(descriptor: int, path: str) -> None:
+    """Close; network file systems report a full disk here. Raises OutputError."""
+    try:
+        os.close(descriptor)
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def copy_file(src: str, dst: str, advance: Callable[[int], object] | None = None) -> str:
+    """Copy the bytes of a file; what comes back is the XXH3-64 of them as 16 hex digits.
+
+    The hash is of the bytes that were copied, so that a caller who knows the hash of an earlier read sees a file that
+    changed in between. `advance` is told the bytes of each step. Mode and times of `src` are not copied.
+    Raises InputError where src cannot be read, OutputError where dst cannot be written.
+    """
+    hasher = xxhash.xxh3_64()
+    buffer = bytearray(COPY_BYTES)
+    view = memoryview(buffer)
+    try:
+        source = open(src, "rb", buffering=0)  # noqa: SIM115 (closed by the with below; only this call may raise here)
+    except OSError as error:
+        raise InputError(f"{src}: cannot be read: {error.strerror or error}") from error
+    with source:
+        target = create(dst)
+        try:
+            while True:
+                try:
+                    count = source.readinto(buffer)
+                except OSError as error:
+                    raise InputError(f"{src}: cannot be read: {error.strerror or error}") from error
+                if not count:
+                    break
+                hasher.update(view[:count])
+                write_all(target, view[:count], dst)
+                if advance is not None:
+                    advance(count)
+        except BaseException:
+            os.close(target)
+            raise
+        close(target, dst)
+    digest: str = hasher.hexdigest()
+    return digest
