@@ -76,6 +76,18 @@ class Rows:
     def __len__(self) -> int:
         return len(self.status)
 
+    def head(self, n: int) -> Rows:
+        """The first n rows (all of them if there are no more)."""
+        if n >= len(self):
+            return self
+        return Rows(
+            self.first_row,
+            Tape(self.tape.blob, self.tape.offsets[: n + 1]),
+            self.status[:n],
+            [(row, reason) for row, reason in self.errors if row < self.first_row + n],
+            {name: values[:n] for name, values in self.fields.items()},
+        )
+
 
 class _Missing:
     """The record has no such field (null is a value of its own)."""

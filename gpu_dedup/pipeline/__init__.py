@@ -1,0 +1,318 @@
+"""The order of the stages; nothing else in this package knows it.
+
+    read -> normalise -> digest -> sketch                 survey   (first pass over the input)
+    exact classes -> heads in keeper order                keep
+    band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
+    cluster -> outcome of every row                       outcome
+    write + log + report                                  emit     (second pass over the input)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup import bands
+from gpu_dedup.backend import Backend, choose_backend, warm
+from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT
+from gpu_dedup.cluster import Decision
+from gpu_dedup.collide import Candidates
+from gpu_dedup.errors import RunError
+from gpu_dedup.keep import classes, order
+from gpu_dedup.pipeline.emit import Emitted, emit
+from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
+from gpu_dedup.pipeline.outcome import REASONS, STAYS, Outcome, assemble
+from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
+from gpu_dedup.progress import Progress
+from gpu_dedup.read import discover
+from gpu_dedup.recipe import PPM, Recipe
+from gpu_dedup.report import (
+    BAD_ROWS_LISTED,
+    GROUPS_LISTED,
+    BadRow,
+    Group,
+    InputFile,
+    Report,
+    share_text,
+    short_texts_warning,
+)
+from gpu_dedup.run import Run
+from gpu_dedup.spool import Budget, RaggedTable, Table
+from gpu_dedup.write import OutputFolder
+
+GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
+
+
+def settle(recipe: Recipe) -> Recipe:
+    """The recipe with its integers solved: bands, rows and the sieve's cut. Raises RecipeError where none can be found."""
+    if recipe.method == "exact":
+        return recipe
+    if recipe.bands is None:
+        b, r = bands.solve(recipe.threshold_ppm, recipe.recall_ppm, recipe.num_perm)
+        recipe = recipe.with_(bands=b, rows=r)
+    if recipe.sieve_cut is None:
+        recipe = recipe.with_(sieve_cut=bands.sieve_cut(recipe.threshold_ppm, recipe.slots)[0])
+    return recipe
+
+
+def dedup(
+    inputs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None,
+    recipe: Recipe | None = None,
+    run: Run | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Remove duplicates from files; write the surviving rows, a log of the removed ones and a report below `output`.
+
+    inputs   files, folders and globs, in the order that counts for keep=first
+    output   a new or empty folder; None only with run.dry_run
+    Raises UserError for what the user can mend: nothing is written then, and what was begun is taken away.
+    """
+    started = time.time()
+    recipe = settle(recipe or Recipe())
+    run = run or Run()
+    progress = progress or Progress(run.progress)
+    if output is None and not run.dry_run:
+        raise RunError("no output folder; name one with -o DIR, or pass --dry-run")
+    target = None if output is None else os.fspath(output)
+    sources = discover([os.fspath(path) for path in inputs], None if run.dry_run else target)
+    backend, why = choose_backend(run, sum(s.size * (8 if s.compression else 1) for s in sources))
+    with contextlib.ExitStack() as stack:
+        folder = None
+        if not run.dry_run and target is not None:
+            folder = stack.enter_context(OutputFolder(target, [s.rel for s in sources], run.overwrite))
+        job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
+        stack.enter_context(job.pool)
+        stack.callback(job.clean)
+        warm(backend, progress.note)
+        sketcher = Sketcher.of(recipe, backend)
+        first = "read, sketch" if recipe.method == "minhash" else "read, digest"
+        with progress.stage(first, sum(s.size for s in sources)) as advance:
+            survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table).survey(sources, advance)
+        found = _decide(job, survey, sketcher)
+        _guard(recipe, run, survey, found.outcome)
+        groups = _Groups.of(recipe, found.outcome)
+        fingerprint = recipe.fingerprint()
+        emitted = emit(
+            survey, sketcher, job.pool, run.batch_bytes, found.outcome, folder, progress, fingerprint, groups.rows
+        )
+        report = _report(job, why, survey, found, groups, emitted, started, target)
+        if folder is not None:
+            folder.commit(report)
+    return report
+
+
+class _Job:
+    """What all stages of one call share."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Run,
+        backend: Backend,
+        pool: Pool,
+        progress: Progress,
+        budget: Budget,
+        folder: OutputFolder | None,
+    ) -> None:
+        self.recipe = recipe
+        self.run = run
+        self.backend = backend
+        self.pool = pool
+        self.progress = progress
+        self.budget = budget
+        self._folder = folder
+        self.writes = folder is not None
+        self._work: str | None = None
+        self._tables: list[Table | RaggedTable] = []
+
+    def work_folder(self) -> str:
+        """A folder for tables that outgrow the memory; made at the first need, removed at the end."""
+        if self._work is None:
+            if self.run.work_dir is not None:
+                try:
+                    os.makedirs(self.run.work_dir, exist_ok=True)
+                    self._work = tempfile.mkdtemp(prefix="gpu-dedup-", dir=self.run.work_dir)
+                except OSError as error:
+                    raise RunError(
+                        f"{self.run.work_dir}: cannot be used as work folder ({error.strerror}); name another with --work-dir"
+                    ) from None
+            elif self._folder is not None:
+                self._work = self._folder.work_folder()
+            else:
+                self._work = tempfile.mkdtemp(prefix="gpu-dedup-")
+        return self._work
+
+    def table(self, dtype: Any, width: int | None) -> Table:
+        table = Table(dtype, width, self.work_folder, self.budget)
+        self._tables.append(table)
+        return table
+
+    def ragged(self, dtype: Any) -> RaggedTable:
+        table = RaggedTable(dtype, self.work_folder, self.budget)
+        self._tables.append(table)
+        return table
+
+    def clean(self) -> None:
+        for table in self._tables:
+            table.close()
+        if self._work is not None:
+            shutil.rmtree(self._work, ignore_errors=True)
+
+
+@dataclass
+class _Found:
+    """What the middle of the road knows."""
+
+    outcome: Outcome
+    decision: Decision | None
+    candidates: Candidates | None
+    heads: int
+    without_text: I64
+    short_texts: int
+    heavy: list[dict[str, Any]]
+
+
+def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
+    """Exact classes, heads, collisions, verification: the outcome of every row."""
+    recipe = job.recipe
+    near = recipe.method == "minhash"
+    has_text = survey.status == ROW_TEXT
+    empty = np.flatnonzero(has_text & (survey.length == 0))
+    rows = np.flatnonzero(has_text & (survey.length > 0)) if near else np.flatnonzero(has_text)
+
+    with job.progress.stage("exact copies", None):
+        values = survey.values.select(rows, survey.place_text) if survey.values is not None else None
+        ranking = order(recipe.keep, len(rows), None if survey.chars is None else survey.chars[rows], values)
+        head = rows[classes(survey.digest[rows], survey.length[rows], ranking)]
+    if not near:
+        return _Found(assemble(recipe, survey.status, rows, head, rows[:0], None, empty), None, None, 0, empty, 0, [])
+
+    in_order = rows[ranking]
+    heads = in_order[head[ranking] == in_order]
+    # A class's sketch hangs on whichever of its rows was sketched.
+    carrier = np.full(len(survey.status), -1, np.int64)
+    sketched = rows[survey.sketch[rows] >= 0]
+    carrier[head[np.searchsorted(rows, sketched)]] = survey.sketch[sketched]
+    sketch = sketch_the_rest(survey, sketcher, job.pool, job.run.batch_bytes, heads, carrier[heads])
+    carrier[heads] = sketch
+
+    enough = survey.kept[sketch] > 0
+    unsketched = np.zeros(len(survey.status), bool)
+    unsketched[heads[~enough]] = True
+    without_text = np.union1d(empty, rows[unsketched[head]])
+    units_of_rows = survey.units[carrier[head]]
+    short_texts = int(np.count_nonzero((units_of_rows > 0) & (units_of_rows < recipe.spec.n)))
+    enough &= survey.kept[sketch] >= recipe.min_shingles
+    ranked = Heads(heads[enough], sketch[enough])
+
+    decision, candidates = find_and_decide(
+        survey, sketcher, job.pool, job.run.batch_bytes, job.run.memory_bytes // 2, ranked, job.ragged, job.progress
+    )
+    heavy = []
+    for bucket in candidates.stats.heavy:
+        members = ranked.rows[np.asarray(bucket.members, np.int64)]
+        shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
+        heavy.append({"band": bucket.band, "size": bucket.size, "common_shingles": shared})
+    outcome = assemble(recipe, survey.status, rows, head, ranked.rows, decision, without_text)
+    return _Found(outcome, decision, candidates, len(heads), without_text, short_texts, heavy)
+
+
+def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
+    """--max-removed: more near removals than anybody expects mean wrong parameters; nothing is written then."""
+    read = len(survey.status) - survey.blank
+    near = outcome.near
+    if recipe.action == "flag" or read < GUARD_FROM_ROWS or near * PPM <= run.max_removed_ppm * read:
+        return
+    raise RunError(
+        f"{near:,} of {read:,} rows ({near / read:.1%}) would go as near copies, over --max-removed "
+        f"{share_text(run.max_removed_ppm)}; look with --dry-run or --action flag, raise --threshold or the shingle's n, "
+        "or pass --max-removed 1"
+    )
+
+
+@dataclass
+class _Groups:
+    """Kept rows that stand for others: how many there are, and the largest (global rows and sizes, themselves included)."""
+
+    count: int
+    rows: I64
+    sizes: I64
+
+    @classmethod
+    def of(cls, recipe: Recipe, outcome: Outcome) -> _Groups:
+        witness = outcome.witness[outcome.witness >= 0]
+        if recipe.keep == "none":  # nobody stands for anybody
+            witness = witness[:0]
+        rows, members = np.unique(witness, return_counts=True)
+        largest = np.lexsort((rows, -members))[:GROUPS_LISTED]
+        return cls(len(rows), rows[largest], members[largest] + 1)
+
+
+def _report(
+    job: _Job, why: str, survey: Survey, found: _Found, groups: _Groups, emitted: Emitted, started: float, target: str | None
+) -> Report:
+    recipe, outcome = job.recipe, found.outcome
+    report = Report(recipe=recipe.as_dict(), fingerprint=recipe.fingerprint())
+    for facts, kept in zip(survey.files, emitted.kept_by_file, strict=True):
+        source = facts.source
+        rows = facts.rows - int(np.count_nonzero(facts.status == ROW_BLANK))
+        report.inputs.append(
+            InputFile(
+                source.rel, source.path, source.format, source.compression, source.size, facts.content_hash, rows, kept,
+                facts.problem,
+            )
+        )  # fmt: skip
+        room = BAD_ROWS_LISTED - len(report.bad_rows)
+        report.bad_rows += [BadRow(source.rel, row + 1, reason) for row, reason in facts.bad_rows[: max(0, room)]]
+    counts = report.counts
+    counts.read = len(survey.status) - survey.blank
+    counts.blank = survey.blank
+    counts.bad = int(np.count_nonzero(survey.status == ROW_BAD))
+    counts.no_text = len(found.without_text)
+    counts.short = found.short_texts
+    counts.kept = sum(emitted.kept_by_file)
+    counts.removed = counts.read - counts.kept
+    for code, reason in enumerate(REASONS):
+        if code == STAYS:
+            continue
+        mine = outcome.reason == code
+        counts.by_reason[reason] = int(np.count_nonzero(mine & ~emitted.kept_mask))
+        counts.flagged_by_reason[reason] = int(np.count_nonzero(mine & emitted.kept_mask))
+    counts.flagged = sum(counts.flagged_by_reason.values())
+    report.groups = groups.count
+    texts, _ = emitted.ids.look_up(groups.rows) if job.writes else ([None] * len(groups.rows), None)
+    for row, size, text in zip(groups.rows, groups.sizes, texts, strict=True):
+        facts, local = survey.place(int(row))
+        report.largest_groups.append(Group(facts.source.rel, local, getattr(text, "as_py", lambda: None)(), int(size)))
+    if recipe.method == "minhash":
+        report.forecast = bands.forecast(recipe)
+        report.warnings += bands.warnings(recipe)
+        short = short_texts_warning(counts, recipe.as_dict())
+        report.warnings += [short] if short else []
+    if found.candidates is not None and found.decision is not None:
+        report.collisions = _collisions(found)
+        report.verification = _verification(found.decision)
+    report.bytes_read = sum(f.source.size for f in survey.files if f.problem is None)
+    report.text_bytes = survey.text_bytes
+    report.check()
+    machine = report.machine
+    machine.start()
+    machine.started = datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    machine.output = target or ""
+    machine.backend, machine.backend_why = job.backend.name, why
+    machine.threads, machine.memory = job.run.thread_count, job.run.memory_bytes
+    machine.dry_run = job.run.dry_run
+    machine.notes = list(job.progress.notes)
+    machine.finish(time.time() - started, job.progress.times)
+    return report

@@ -1,0 +1,259 @@
+"""Second pass: write the surviving rows, and the log of the others with their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.batch import I64, Bool
+from gpu_dedup.pipeline.outcome import (
+    CHAIN,
+    EXACT,
+    EXACT_NEAR,
+    KEPT_WITNESS,
+    NEAR,
+    REASONS,
+    STAYS,
+    Outcome,
+    guarantee,
+    keep_mask,
+)
+from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.pipeline.reread import changed
+from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
+from gpu_dedup.progress import Progress
+from gpu_dedup.read import Chunk, open_source
+from gpu_dedup.recipe import Recipe
+from gpu_dedup.report import RemovalLog, id_text
+from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode_lines
+
+LOG_BATCH = 1 << 16
+
+
+class Ids:
+    """User ids of chosen rows, as text with their type: Arrow strings, not Python objects, since there may be many."""
+
+    def __init__(self, wanted: I64) -> None:
+        self.wanted = wanted
+        self._parts: list[tuple[I64, Any, Any]] = []
+        self._table: tuple[Any, Any] | None = None
+
+    def inside(self, first: int, count: int) -> I64:
+        """Wanted rows from `first` on, relative to it."""
+        low, high = np.searchsorted(self.wanted, [first, first + count])
+        return self.wanted[low:high] - first
+
+    def add(self, rows: I64, values: list[Any]) -> None:
+        import pyarrow as pa
+
+        pairs = [id_text(value) for value in values]
+        texts = pa.array([text for text, _ in pairs], pa.large_string())
+        self._parts.append((rows, texts, pa.array([kind for _, kind in pairs], pa.string()).dictionary_encode()))
+
+    def look_up(self, rows: I64) -> tuple[Any, Any]:
+        """Arrow arrays of id and id_type; null for row -1 and for rows without a readable record."""
+        import pyarrow as pa
+
+        if self._table is None:
+            order = np.argsort(np.concatenate([r for r, _, _ in self._parts]), kind="stable") if self._parts else []
+            self._rows = np.concatenate([r for r, _, _ in self._parts])[order] if self._parts else np.zeros(0, np.int64)
+            texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(pa.array(order, pa.int64()))
+            kinds = pa.chunked_array([k.cast(pa.string()) for _, _, k in self._parts], pa.string())
+            self._table = texts, kinds.take(pa.array(order, pa.int64()))
+        place = np.searchsorted(self._rows, rows)
+        known = place < len(self._rows)
+        known[known] = self._rows[place[known]] == rows[known]
+        take = pa.array(place, pa.int64(), mask=~known)
+        return self._table[0].take(take), self._table[1].take(take)
+
+
+@dataclass
+class Emitted:
+    """What was written: rows by file, and the groups that kept rows stand for."""
+
+    kept_by_file: list[int]
+    kept_mask: Bool
+    ids: Ids = field(default_factory=lambda: Ids(np.zeros(0, np.int64)))
+
+
+def emit(
+    survey: Survey,
+    sketcher: Sketcher,
+    pool: Pool,
+    batch_bytes: int,
+    outcome: Outcome,
+    folder: OutputFolder | None,
+    progress: Progress,
+    fingerprint: str,
+    groups: I64,
+) -> Emitted:
+    """Write every file's surviving rows and the log; without a folder only count.
+
+    groups  global rows whose ids the report wants
+    """
+    recipe = sketcher.recipe
+    keep = keep_mask(recipe, survey.status, outcome)
+    kept_by_file = [int(np.count_nonzero(keep[f.first : f.first + f.rows])) for f in survey.files]
+    if folder is None:
+        return Emitted(kept_by_file, keep)
+    logged = np.flatnonzero(outcome.reason != STAYS)
+    wanted = np.unique(np.concatenate([logged, outcome.witness[logged], outcome.linked[logged], groups]))
+    ids = Ids(wanted[wanted >= 0])
+    with progress.stage("write", sum(f.source.size for f in survey.files if f.problem is None)) as advance:
+        for facts in survey.files:
+            if facts.problem is not None or (facts.rows == 0 and facts.content_hash is None and recipe.limit is not None):
+                continue
+            mine = keep[facts.first : facts.first + facts.rows]
+            whole = bool(mine.all()) and facts.content_hash is not None
+            with folder.open_temp(facts.source.rel) as path:
+                if whole:
+                    if copy_file(facts.source.path, path) != facts.content_hash:
+                        raise changed(facts)
+                    if len(ids.inside(facts.first, facts.rows)):
+                        _collect_ids(facts, sketcher, pool, batch_bytes, ids)
+                elif facts.source.format == "parquet":
+                    _write_parquet(facts, sketcher, pool, batch_bytes, mine, ids, path)
+                else:
+                    _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path)
+            advance(facts.source.size)
+    with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
+        for start in range(0, len(logged), LOG_BATCH):
+            log.append(_log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
+    return Emitted(kept_by_file, keep, ids)
+
+
+def _write_lines(
+    facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, keep: Bool, ids: Ids, path: str
+) -> None:
+    """Kept lines byte for byte; compression runs in the pool, in order."""
+    source = facts.source
+
+    def work(chunk: Chunk) -> tuple[bytes, bytes, I64, list[Any]]:
+        starts = chunk.lines()
+        count = min(len(starts) - 1, facts.rows - chunk.first_row)
+        mine = keep[chunk.first_row : chunk.first_row + count]
+        packed = encode_lines(chunk.data, starts[: count + 1], mine, source.compression)
+        return chunk.bom, packed, *_ids_of(chunk, facts, sketcher, ids, count)
+
+    with open_source(source, batch_bytes, facts.index) as reader:
+        with JsonlWriter(path, source.compression) as writer:
+            for bom, packed, rows, values in pool.ordered(work, _until(reader, facts.rows)):
+                if bom:
+                    writer.write_bytes(bom)
+                writer.write(packed)
+                ids.add(rows, values)
+        if facts.content_hash is not None and reader.content_hash() != facts.content_hash:
+            raise changed(facts)
+
+
+def _write_parquet(
+    facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, keep: Bool, ids: Ids, path: str
+) -> None:
+    _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
+    with ParquetWriter(path, facts.source.path) as writer:
+        writer.copy_rows(keep)
+
+
+def _until(reader: Any, rows: int) -> Iterator[Chunk]:
+    for chunk in reader:
+        if chunk.first_row >= rows:
+            return
+        yield chunk
+
+
+def _collect_ids(
+    facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, ids: Ids, whole: bool = False
+) -> None:
+    """Ids of the wanted rows of a file that is not taken apart for writing. `whole`: and its bytes must be the same."""
+    local = ids.inside(facts.first, facts.rows)
+    firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
+    which = np.unique(np.searchsorted(firsts, local, side="right") - 1)
+
+    def work(chunk: Chunk) -> tuple[I64, list[Any]]:
+        count = min(chunk.count_rows(), facts.rows - chunk.first_row)
+        return _ids_of(chunk, facts, sketcher, ids, count)
+
+    fields = [*sketcher.recipe.text_field, sketcher.recipe.id_field]
+    with open_source(facts.source, batch_bytes, facts.index, fields) as reader:
+        for rows, values in pool.ordered(work, reader.read_refs([facts.refs[i] for i in which])):
+            ids.add(rows, values)
+        if whole and facts.content_hash is not None and reader.content_hash() != facts.content_hash:
+            raise changed(facts)
+
+
+def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count: int) -> tuple[I64, list[Any]]:
+    """Global rows and id values of the wanted rows among the first `count` of a chunk."""
+    local = ids.inside(facts.first + chunk.first_row, count)
+    if len(local) == 0:
+        return local, []
+    want = np.zeros(chunk.count_rows(), bool)
+    want[local] = True
+    name = sketcher.recipe.id_field
+    values = chunk.parse(sketcher.backend, sketcher.recipe.text_field, (name,), want).fields[name]
+    return local + facts.first + chunk.first_row, [values[i] for i in local]
+
+
+def _log_columns(
+    recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64
+) -> dict[str, Any]:
+    """Columns of removed.parquet for these global rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    reason = outcome.reason[rows]
+    witness, linked = outcome.witness[rows], outcome.linked[rows]
+    shared, union = outcome.shared[rows], outcome.union[rows]
+    similarity = np.full(len(rows), np.nan)
+    counted = union > 0
+    similarity[counted] = shared[counted] / union[counted]
+    similarity[reason == EXACT] = 1.0
+    linked_shared, linked_union = outcome.linked_shared[rows], outcome.linked_union[rows]
+    linked_similarity = np.full(len(rows), np.nan)
+    counted = linked_union > 0
+    linked_similarity[counted] = linked_shared[counted] / linked_union[counted]
+    linked_similarity[(linked >= 0) & (reason != NEAR)] = 1.0  # an exact copy is linked by its head
+
+    promises = np.full(len(rows), None, object)
+    promises[reason == EXACT] = KEPT_WITNESS if recipe.keep != "none" else CHAIN
+    promises[(reason == NEAR) | (reason == EXACT_NEAR)] = guarantee(recipe)
+    own_id, own_type = ids.look_up(rows)
+    kept_id, _ = ids.look_up(witness)
+    names = pa.array([facts.source.rel for facts in survey.files], pa.string())
+    file, row = _places(survey, rows)
+    kept_file, kept_row = _places(survey, witness)
+    linked_file, linked_row = _places(survey, linked)
+    flagged = recipe.action == "flag" and (reason == EXACT) | (reason == NEAR) | (reason == EXACT_NEAR)
+    return {
+        "file": names.take(file),
+        "row": row,
+        "id": own_id,
+        "id_type": pc.fill_null(own_type, "missing"),
+        "kept_file": names.take(kept_file),
+        "kept_row": kept_row,
+        "kept_id": kept_id,
+        "similarity": similarity,
+        "shared": shared,
+        "union": union,
+        "reason": pa.array(np.array(REASONS, object)[reason], pa.string()),
+        "guarantee": pa.array(promises, pa.string()),
+        "witness_kept": pa.array(keep[np.maximum(witness, 0)], pa.bool_(), mask=witness < 0),
+        "action": pa.array(np.where(flagged, "flag", "remove"), pa.string()),
+        "linked_file": names.take(linked_file),
+        "linked_row": linked_row,
+        "linked_similarity": linked_similarity,
+    }
+
+
+def _places(survey: Survey, rows: I64) -> tuple[Any, I64]:
+    """File numbers (null for row -1) and rows within the file (-1 for none) of global rows."""
+    import pyarrow as pa
+
+    ends = np.array([f.first + f.rows for f in survey.files], np.int64)
+    firsts = np.array([f.first for f in survey.files], np.int64)
+    file = np.searchsorted(ends, np.maximum(rows, 0), side="right")
+    none = rows < 0
+    return pa.array(file, pa.int64(), mask=none), np.where(none, -1, rows - firsts[np.minimum(file, len(firsts) - 1)])
+

@@ -1,0 +1,131 @@
+"""From decisions about heads to an outcome for every row: gone or not, why, and which row stands for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, Bool
+from gpu_dedup.cluster import Decision
+from gpu_dedup.recipe import Recipe
+
+STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW = range(6)
+REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row")
+
+KEPT_WITNESS = "kept-witness"
+CHAIN = "chain"
+PROBABILISTIC = "probabilistic"
+
+
+@dataclass
+class Outcome:
+    """One entry per global row; row numbers are global, -1 for none.
+
+    reason   uint8[n], index into REASONS; 0 = no reason to go
+    witness  int64[n] the kept row that stands for a row with a reason exact, near or exact+near
+    shared, union int64[n]  whole numbers behind the similarity with the witness; -1 where it is not known by counting
+    linked, linked_shared, linked_union int64[n]  cluster=connected: the neighbour that linked the row
+    """
+
+    reason: U8
+    witness: I64
+    shared: I64
+    union: I64
+    linked: I64
+    linked_shared: I64
+    linked_union: I64
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def nothing(cls, n: int) -> Outcome:
+        return cls(np.zeros(n, np.uint8), *(np.full(n, -1, np.int64) for _ in range(6)))
+
+    @property
+    def near(self) -> int:
+        """Rows that go because of a near copy."""
+        return int(np.count_nonzero((self.reason == NEAR) | (self.reason == EXACT_NEAR)))
+
+
+def assemble(
+    recipe: Recipe,
+    status: U8,
+    rows: I64,
+    head: I64,
+    ranked: I64,
+    decision: Decision | None,
+    without_text: I64,
+) -> Outcome:
+    """Outcome of every row.
+
+    status        uint8[n]
+    rows          int64[p] global rows that stand in exact classes, ascending
+    head          int64[p] global row of each one's head
+    ranked        int64[m] global rows of the heads that went into LSH, in keeper order; decision is about these
+    without_text  rows that have nothing to compare; they go if the recipe drops them
+    """
+    out = Outcome.nothing(len(status))
+    if recipe.on_bad_row == "skip":
+        out.reason[status == ROW_BAD] = BAD_ROW
+    if recipe.on_no_text == "drop":
+        out.reason[without_text] = NO_TEXT
+
+    if decision is not None:
+        gone = np.flatnonzero(decision.witness >= 0)
+        here = ranked[gone]
+        out.reason[here] = NEAR
+        out.witness[here] = ranked[decision.witness[gone]]
+        out.shared[here] = decision.shared[gone]
+        out.union[here] = decision.union[gone]
+        tied = gone[decision.linked[gone] >= 0]
+        out.linked[ranked[tied]] = ranked[decision.linked[tied]]
+        out.linked_shared[ranked[tied]] = decision.linked_shared[tied]
+        out.linked_union[ranked[tied]] = decision.linked_union[tied]
+
+    member = rows[rows != head]
+    its_head = head[rows != head]
+    if recipe.keep == "none":
+        _all_copies_go(out, member, its_head)
+    else:
+        head_goes = out.reason[its_head] == NEAR
+        out.reason[member] = np.where(head_goes, EXACT_NEAR, EXACT)
+        out.witness[member] = np.where(head_goes, out.witness[its_head], its_head)
+        out.shared[member] = np.where(head_goes, out.shared[its_head], -1)
+        out.union[member] = np.where(head_goes, out.union[its_head], -1)
+        if recipe.cluster == "connected" and recipe.method != "exact":
+            out.linked[member] = its_head
+    if recipe.on_no_text == "drop":  # a text without units goes as such, also where it has exact copies
+        out.reason[without_text] = NO_TEXT
+        for column in (out.witness, out.shared, out.union, out.linked, out.linked_shared, out.linked_union):
+            column[without_text] = -1
+    return out
+
+
+def _all_copies_go(out: Outcome, member: I64, its_head: I64) -> None:
+    """keep=none: a class of several rows goes whole; the head names its first copy, every copy names the head."""
+    out.reason[member] = EXACT
+    out.witness[member] = its_head
+    heads, first = np.unique(its_head, return_index=True)
+    out.reason[heads] = EXACT
+    out.witness[heads] = member[first]
+    for column in (out.shared, out.union, out.linked, out.linked_shared, out.linked_union):
+        column[member] = -1
+        column[heads] = -1
+
+
+def guarantee(recipe: Recipe) -> str:
+    """What the log may claim for a near removal under this recipe."""
+    if recipe.verify in ("signature", "none"):
+        return PROBABILISTIC
+    return CHAIN if recipe.cluster == "connected" or recipe.keep == "none" else KEPT_WITNESS
+
+
+def keep_mask(recipe: Recipe, status: U8, outcome: Outcome) -> Bool:
+    """bool[n]: rows that are written."""
+    written = (status == ROW_TEXT) | (status == ROW_BAD)
+    if recipe.action == "flag":
+        gone = (outcome.reason == NO_TEXT) | (outcome.reason == BAD_ROW)
+    else:
+        gone = outcome.reason != STAYS
+    return np.asarray(written & ~gone, bool)

@@ -1,0 +1,158 @@
+"""A second look at chosen rows: read only the chunks that hold them, take apart only those rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpu_dedup.batch import I64, ROW_TEXT, Rows, Tape
+from gpu_dedup.errors import InputError
+from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
+from gpu_dedup.read import Chunk, ChunkRef, open_source
+from gpu_dedup.spool import RaggedTable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Look:
+    """Wanted rows of one chunk, read again.
+
+    rows     the chunk, taken apart; other rows are ROW_SKIPPED
+    select   int64[m] positions of the wanted rows in it
+    wanted   int64[m] their global row numbers
+    """
+
+    rows: Rows
+    select: I64
+    wanted: I64
+
+
+def reread(
+    survey: Survey,
+    sketcher: Sketcher,
+    pool: Pool,
+    batch_bytes: int,
+    wanted: I64,
+    work: Callable[[Look], T],
+    extra: tuple[str, ...] = (),
+) -> Iterator[T]:
+    """`work(look)` over the chunks that hold the global rows `wanted` (ascending, unique), in input order.
+
+    Raises InputError where a row is not what the first pass saw.
+    """
+    fields = sketcher.recipe.text_field
+
+    def items() -> Iterator[tuple[FileFacts, Chunk, ChunkRef, I64]]:
+        for facts in survey.files:
+            low, high = np.searchsorted(wanted, [facts.first, facts.first + facts.rows])
+            if low == high:
+                continue
+            local = wanted[low:high] - facts.first
+            firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
+            which = np.unique(np.searchsorted(firsts, local, side="right") - 1)
+            with open_source(facts.source, batch_bytes, facts.index, [*fields, *extra]) as reader:
+                for ref, chunk in zip(which, reader.read_refs([facts.refs[i] for i in which]), strict=True):
+                    last = firsts[ref + 1] if ref + 1 < len(firsts) else facts.rows
+                    inside = local[np.searchsorted(local, firsts[ref]) : np.searchsorted(local, last)]
+                    yield facts, chunk, facts.refs[ref], inside
+
+    def look(item: tuple[FileFacts, Chunk, ChunkRef, I64]) -> T:
+        facts, chunk, ref, local = item
+        select = local - ref.first_row
+        count = chunk.count_rows()
+        if len(select) and select[-1] >= count:
+            raise changed(facts)
+        want = np.zeros(count, bool)
+        want[select] = True
+        rows = chunk.parse(sketcher.backend, fields, extra, want)
+        if np.any(rows.status[select] != ROW_TEXT):
+            raise changed(facts)
+        return work(Look(rows, select, local + facts.first))
+
+    return pool.ordered(look, items())
+
+
+def changed(facts: FileFacts) -> InputError:
+    return InputError(
+        f"{facts.source.path}: the file changed while it was being deduplicated; start again when it stays as it is"
+    )
+
+
+def normal_texts(survey: Survey, sketcher: Sketcher, look: Look) -> Tape:
+    """Normalised texts of a look's chunk, checked against the digests of the first pass."""
+    normal = sketcher.normalise(look.rows.tape)
+    digest = sketcher.backend.digest(normal)
+    if not np.array_equal(digest[look.select], survey.digest[look.wanted]):
+        raise changed(survey.place(int(look.wanted[0]))[0])
+    return normal
+
+
+def sketch_rows(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int, wanted: I64) -> Iterator[Any]:
+    """(rows, signatures, keys, units, kept) of rows that the first pass passed over, batch by batch."""
+
+    def work(look: Look) -> Any:
+        return look.wanted, *sketcher.sketch(normal_texts(survey, sketcher, look), look.select)
+
+    return reread(survey, sketcher, pool, batch_bytes, wanted, work)
+
+
+class TextItems:
+    """What verification compares, for chosen documents: shingle sets (uint64), or code points (uint32) for verify=edit.
+
+    Built by one reading of the rows; kept in memory while the budget allows, else in the work folder.
+    """
+
+    def __init__(self, table: RaggedTable, place: I64) -> None:
+        self._table = table
+        self._place = place  # document -> row of the table
+
+    @classmethod
+    def read(
+        cls,
+        survey: Survey,
+        sketcher: Sketcher,
+        pool: Pool,
+        batch_bytes: int,
+        table: RaggedTable,
+        documents: I64,
+        rows: I64,
+        count: int,
+        advance: Callable[[int], None],
+    ) -> TextItems:
+        """Items of `documents` (numbers below `count`), which stand in the global `rows`, one each."""
+        by_row = np.argsort(rows, kind="stable")
+        edit = sketcher.recipe.verify == "edit"
+
+        def work(look: Look) -> tuple[Any, I64, int]:
+            normal = normal_texts(survey, sketcher, look)
+            if edit:
+                items, offsets = sketcher.backend.decode(normal)
+                return *_some(items, offsets, look.select), normal.nbytes
+            return *sketcher.shingle_sets(normal, look.select), normal.nbytes
+
+        for items, offsets, nbytes in reread(survey, sketcher, pool, batch_bytes, rows[by_row], work):
+            table.append(items, offsets)
+            advance(nbytes)
+        table.finish()
+        place = np.full(count, -1, np.int64)
+        place[documents[by_row]] = np.arange(len(documents))
+        return cls(table, place)
+
+    def load(self, documents: I64) -> tuple[Any, I64]:
+        """Items of these documents and int64 offsets."""
+        items, offsets = self._table.take(self._place[documents])
+        return items, offsets
+
+
+def _some(items: Any, offsets: I64, select: I64) -> tuple[Any, I64]:
+    """Rows `select` of a ragged array."""
+    sizes = np.diff(offsets)[select]
+    out = np.zeros(len(select) + 1, np.int64)
+    np.cumsum(sizes, out=out[1:])
+    gather = np.repeat(offsets[:-1][select] - out[:-1], sizes) + np.arange(out[-1])
+    return items[gather], out

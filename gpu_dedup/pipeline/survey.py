@@ -1,0 +1,355 @@
+"""First pass: read every row once; keep its status, digest, length and what the keeper needs, and one sketch per text.
+
+Texts themselves are let go with their batch. A later pass over chosen rows (`reread`) brings them back: for sketches
+that were skipped in vain, for verification, for the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.backend import Backend
+from gpu_dedup.batch import I64, ROW_BAD, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
+from gpu_dedup.errors import InputError, InternalError
+from gpu_dedup.keep import KeeperColumn
+from gpu_dedup.normalise import step_bits
+from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.read import Chunk, ChunkRef, Source, open_source
+from gpu_dedup.recipe import Recipe
+from gpu_dedup.shingle import stop_hashes
+from gpu_dedup.sketch import permutations
+from gpu_dedup.spool import Table
+
+SEEN_BITS = 22  # 32 MiB of recently seen digests: enough to skip most sketches of exact copies
+
+
+@dataclass(frozen=True)
+class Sketcher:
+    """A settled recipe as the arrays and integers that the backend wants."""
+
+    recipe: Recipe
+    backend: Backend
+    steps: int
+    stop: U64
+    a: U32
+    b: U32
+
+    @classmethod
+    def of(cls, recipe: Recipe, backend: Backend) -> Sketcher:
+        steps = step_bits(recipe.steps)
+        k = recipe.slots if recipe.method == "minhash" else 0
+        a, b = permutations(recipe.seed, k)
+        stop = np.zeros(0, np.uint64)
+        if recipe.stop_shingles:
+            stop = stop_hashes(recipe.stop_shingles, recipe.spec, lambda tape: backend.normalise(tape, steps), backend)
+        return cls(recipe, backend, steps, stop, a, b)
+
+    def normalise(self, tape: Tape) -> Tape:
+        return self.backend.normalise(tape, self.steps)
+
+    def sketch(self, tape: Tape, select: I64) -> tuple[U32, U64, I64, I64]:
+        """Signatures, band keys, units and shingles that count, of the normalised texts tape[select]."""
+        recipe, spec = self.recipe, self.recipe.spec
+        made = self.backend.sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
+        assert recipe.bands is not None
+        assert recipe.rows is not None
+        keys = self.backend.band_keys(made.signatures, recipe.bands, recipe.rows)
+        return made.signatures, keys, made.units, made.kept
+
+    def shingle_sets(self, tape: Tape, select: I64) -> tuple[U64, I64]:
+        spec = self.recipe.spec
+        return self.backend.shingle_sets(tape, select, spec.unit_code, spec.n, self.stop)
+
+
+class SeenDigests:
+    """A lossy memory of digests, so that exact copies are rarely sketched twice.
+
+    Direct-mapped and without a lock: a lost race forgets a digest or sketches a text twice, which costs time and changes
+    nothing. A row that was skipped although no row with its digest was sketched in the end (a file that turned out bad,
+    a chance hit of 86 equal bits) is found later and sketched by a second look at it.
+    """
+
+    def __init__(self) -> None:
+        self._table = np.zeros(1 << SEEN_BITS, np.uint64)
+
+    def first_time(self, digest: U64) -> Bool:
+        """bool[n]: this digest was not met before, in this call or an earlier one."""
+        place = digest[:, 0] & np.uint64((1 << SEEN_BITS) - 1)
+        fresh = self._table[place] != digest[:, 1]
+        self._table[place] = digest[:, 1]
+        once = np.zeros(len(digest), bool)
+        once[np.unique(digest[:, 0], return_index=True)[1]] = True
+        return np.asarray(fresh & once, bool)
+
+
+@dataclass
+class FileFacts:
+    """What the first pass learnt of one file."""
+
+    source: Source
+    index: int
+    first: int = 0  # global number of its first row
+    rows: int = 0
+    status: U8 = field(default_factory=lambda: np.zeros(0, np.uint8))
+    refs: list[ChunkRef] = field(default_factory=list)
+    content_hash: str | None = None  # None where --limit stopped before the end
+    problem: str | None = None  # the file was left out, and why
+    bad_rows: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass
+class Survey:
+    """All rows of all files; arrays run over global row numbers.
+
+    status   uint8[n]             ROW_*
+    digest   uint64[n, 2]         of the normalised text
+    length   int64[n]             its bytes; 0 also for rows without a text
+    chars    int64[n] or None     code points of the raw text, where the keeper asks
+    values   KeeperColumn | None  the keeper's field
+    sketch   int64[n]             row in the sketch tables, -1 where this row was not sketched
+    signatures, keys              the sketch tables: uint32[s, k], and one uint64[s] for each band; still open
+    units, kept int64[s]          units of the text, shingles that count
+    """
+
+    files: list[FileFacts]
+    status: U8
+    digest: U64
+    length: I64
+    chars: I64 | None
+    values: KeeperColumn | None
+    sketch: I64
+    signatures: Table | None
+    keys: list[Table]
+    units: I64
+    kept: I64
+    blank: int
+    text_bytes: int
+
+    def place(self, row: int) -> tuple[FileFacts, int]:
+        """File and row within the file of a global row number."""
+        ends = [f.first + f.rows for f in self.files]  # a file without rows ends where it begins and is never hit
+        facts = self.files[int(np.searchsorted(ends, row, side="right"))]
+        return facts, row - facts.first
+
+    def where(self, row: int) -> str:
+        """The place of a global row, as messages name it."""
+        facts, local = self.place(row)
+        return facts.source.where(local)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    facts: FileFacts
+    first_row: int
+    ref: ChunkRef
+    nbytes: int
+    text_bytes: int
+    status: U8
+    digest: U64
+    length: I64
+    chars: I64 | None
+    values: list[Any] | None
+    errors: Sequence[tuple[int, str]]
+    select: I64
+    signatures: U32 | None
+    keys: U64 | None
+    units: I64 | None
+    kept: I64 | None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    facts: FileFacts
+    error: InputError
+
+
+@dataclass(frozen=True)
+class _End:
+    facts: FileFacts
+    content_hash: str | None
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class _Work:
+    facts: FileFacts
+    chunk: Chunk
+    nbytes: int
+    most: int | None  # rows of this chunk that exist under --limit
+
+
+class Surveyor:
+    """Runs the first pass; `survey` is the whole of it."""
+
+    def __init__(self, sketcher: Sketcher, pool: Pool, batch_bytes: int, table: Callable[[Any, int | None], Table]) -> None:
+        self.sketcher = sketcher
+        self.recipe = sketcher.recipe
+        self.pool = pool
+        self.batch_bytes = batch_bytes
+        self.table = table
+        self.seen = SeenDigests()
+
+    def survey(self, sources: Sequence[Source], advance: Callable[[int], None]) -> Survey:
+        """Read all sources. Raises InputError for the first bad row or file in input order, unless the recipe skips it."""
+        recipe = self.recipe
+        near = recipe.method == "minhash"
+        signatures = self.table(np.uint32, recipe.slots) if near else None
+        keys = [self.table(np.uint64, None) for _ in range(recipe.bands or 0)] if near else []
+        units: list[I64] = []
+        kept: list[I64] = []
+        values = KeeperColumn() if recipe.keep_field else None
+        done: list[FileFacts] = []
+        columns: list[list[_Batch]] = []  # of the finished files
+        sketch_rows: list[list[I64]] = []
+        current: list[_Batch] = []
+        current_sketch: list[I64] = []
+        sketched = rows = text_bytes = 0
+
+        for item in self.pool.ordered(self._work, self._items(sources)):
+            if item.facts.problem is not None:  # what was in flight when its file failed
+                continue
+            if isinstance(item, _Failure):
+                if recipe.on_bad_file == "error":
+                    raise item.error
+                item.facts.problem = str(item.error)
+                advance(item.facts.source.size)
+                item.facts.first = rows
+                item.facts.bad_rows = []
+                item.facts.refs = []
+                done.append(item.facts)
+                current, current_sketch = [], []
+            elif isinstance(item, _End):
+                facts = item.facts
+                facts.first = rows
+                facts.rows = sum(len(b.status) for b in current)
+                facts.content_hash = item.content_hash
+                facts.status = np.concatenate([b.status for b in current]) if current else facts.status
+                rows += facts.rows
+                done.append(facts)
+                for batch in current:
+                    if values is not None:
+                        values.append(batch.values or [])
+                    text_bytes += batch.text_bytes
+                columns.append(current)
+                sketch_rows.append(current_sketch)
+                current, current_sketch = [], []
+                advance(item.nbytes)
+            else:
+                self._check_rows(item)
+                item.facts.refs.append(item.ref)
+                item.facts.bad_rows.extend(item.errors)
+                index = np.full(len(item.status), -1, np.int64)
+                if signatures is not None and item.signatures is not None and item.keys is not None:
+                    index[item.select] = sketched + np.arange(len(item.select))
+                    sketched += len(item.select)
+                    signatures.append(item.signatures)
+                    for band, table in enumerate(keys):
+                        table.append(np.ascontiguousarray(item.keys[:, band]))
+                    assert item.units is not None
+                    assert item.kept is not None
+                    units.append(item.units)
+                    kept.append(item.kept)
+                current.append(_without_sketch(item))
+                current_sketch.append(index)
+                advance(item.nbytes)
+
+        batches = [b for per_file in columns for b in per_file]
+        status = _concat([b.status for b in batches], np.uint8)
+        return Survey(
+            files=done,
+            status=status,
+            digest=_concat([b.digest for b in batches], np.uint64, 2),
+            length=_concat([b.length for b in batches], np.int64),
+            chars=_concat([b.chars for b in batches if b.chars is not None], np.int64) if self._needs_chars else None,
+            values=values,
+            sketch=_concat([s for per_file in sketch_rows for s in per_file], np.int64),
+            signatures=signatures,
+            keys=keys,
+            units=_concat(units, np.int64),
+            kept=_concat(kept, np.int64),
+            blank=int(np.count_nonzero(status == 1)),
+            text_bytes=text_bytes,
+        )
+
+    @property
+    def _needs_chars(self) -> bool:
+        return self.recipe.keep in ("longest", "shortest")
+
+    def _items(self, sources: Sequence[Source]) -> Iterator[_Work | _Failure | _End]:
+        """Chunks of all files in order; a file's failure and its end are items too, so that they keep their place."""
+        left = self.recipe.limit
+        extra = [self.recipe.keep_field] if self.recipe.keep_field else []
+        for index, source in enumerate(sources):
+            facts = FileFacts(source, index)
+            if left is not None and left <= 0:
+                return
+            seen = 0
+            try:
+                with open_source(source, self.batch_bytes, index, [*self.recipe.text_field, *extra]) as reader:
+                    for chunk in reader:
+                        now = reader.bytes_read
+                        yield _Work(facts, chunk, now - seen, left)
+                        seen = now
+                        if left is not None:
+                            left -= chunk.count_rows()
+                            if left <= 0:
+                                break
+                    finished = left is None or left > 0
+                    yield _End(facts, reader.content_hash() if finished else None, source.size - seen)
+            except InputError as error:
+                yield _Failure(facts, error)
+
+    def _work(self, item: _Work | _Failure | _End) -> _Batch | _Failure | _End:
+        if not isinstance(item, _Work):
+            return item
+        recipe, backend = self.recipe, self.sketcher.backend
+        chunk = item.chunk
+        extra = [recipe.keep_field] if recipe.keep_field else []
+        try:
+            rows = chunk.parse(backend, recipe.text_field, extra)
+        except InputError as error:
+            return _Failure(item.facts, error)
+        if item.most is not None:
+            rows = rows.head(item.most)
+        normal = self.sketcher.normalise(rows.tape)
+        length = np.diff(normal.offsets)
+        digest = backend.digest(normal)
+        chars = backend.code_points(rows.tape) if self._needs_chars else None
+        select = np.zeros(0, np.int64)
+        signatures = keys = units = kept = None
+        if recipe.method == "minhash":
+            select = np.flatnonzero((rows.status == ROW_TEXT) & (length > 0))
+            select = select[self.seen.first_time(digest[select])]
+            signatures, keys, units, kept = self.sketcher.sketch(normal, select)
+        return _Batch(
+            item.facts, chunk.first_row, chunk.ref, item.nbytes, rows.tape.nbytes, rows.status, digest, length, chars,
+            rows.fields[extra[0]] if extra else None, rows.errors, select, signatures, keys, units, kept,
+        )  # fmt: skip
+
+    def _check_rows(self, batch: _Batch) -> None:
+        if batch.errors and self.recipe.on_bad_row == "error":
+            row, reason = batch.errors[0]
+            raise InputError(
+                f"{batch.facts.source.where(row)}: {reason}; mend it, or pass --on-bad-row skip (left out) or keep (copied)"
+            )
+        if int(np.count_nonzero(batch.status == ROW_BAD)) != len(batch.errors):
+            raise InternalError(f"{batch.facts.source.path}: bad rows without a reason")
+        if np.any(batch.status == ROW_SKIPPED):
+            raise InternalError(f"{batch.facts.source.path}: rows were passed over in the first pass")
+
+
+def _without_sketch(batch: _Batch) -> _Batch:
+    """The batch without its sketches, which are in the tables by now."""
+    from dataclasses import replace
+
+    return replace(batch, signatures=None, keys=None, units=None, kept=None, errors=())
+
+
+def _concat(parts: Sequence[Any], dtype: Any, width: int | None = None) -> Any:
+    if parts:
+        return np.concatenate(parts)
+    return np.zeros((0, width) if width else 0, dtype)
