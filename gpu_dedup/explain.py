@@ -1,0 +1,401 @@
+"""What a recipe will find and what it will cost, worked out before a run; and the similarity of two texts.
+
+Everything here is arithmetic on the recipe, and the text shows the arithmetic. Only `RATES` are measurements; they say
+on which machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_dedup import bands
+from gpu_dedup.batch import ROW_TEXT, Tape
+from gpu_dedup.errors import InputError, RunError
+from gpu_dedup.progress import bytes_text, seconds_text
+from gpu_dedup.recipe import PPM, Recipe, ShingleSpec
+from gpu_dedup.report import describe, share_text
+from gpu_dedup.run import Run
+
+# Fields that a comparison of two texts depends on.
+COMPARED = ("normalize", "shingle", "threshold_ppm", "recall_ppm", "num_perm", "bands", "rows")
+SHINGLES = (
+    "token:1", "token:2", "token:3", "token:5", "char:4", "char:5", "char:8", "char:12", "char:24", "code:5",
+)  # fmt: skip
+TEXT_LIMIT = 64 << 20  # bytes of a file that --compare reads
+EDIT_LIMIT = 20_000  # code points up to which Levenshtein similarity is worked out here
+SAMPLE_FILES = 16  # files whose first chunk is read to guess the documents of a corpus
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Throughput of one core, as measured by `gpu-dedup run` on plain JSONL in English; see `machine`."""
+
+    machine: str
+    read: float  # bytes of text a second: extract, check, normalise, digest
+    shingle: float  # bytes of text a second on top, for units and shingle hashes
+    slots: float  # slot updates a second: slots x shingles
+    write: float  # bytes of input a second: second pass, copying what stays
+
+
+RATES = {
+    "numba": Rates("one core of an AMD EPYC 9005 at 2.6 GHz, Numba 0.68", 400e6, 300e6, 30e9, 500e6),
+    "numpy": Rates("one core of an AMD EPYC 9005 at 2.6 GHz, NumPy 2.4", 5e6, 2e6, 1e9, 400e6),
+}
+BYTES_PER_SHINGLE = {"token": 6, "word": 6, "code": 3, "char": 1, "byte": 1}  # English; a Chinese token has 3 bytes
+
+FIXED_BYTES = 220 << 20  # interpreter, libraries, compiled kernels, table of seen digests
+BATCH_COPIES = 6  # a batch, its texts, their normalised form, shingles, sketches
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """How much text there is: counted, given, or guessed from a sample."""
+
+    documents: int
+    text_bytes: int
+    input_bytes: int
+    guess: str = ""  # how the numbers were found, if by guessing
+
+    @classmethod
+    def of(cls, documents: int, mean_bytes: int) -> Corpus:
+        if documents < 1 or mean_bytes < 1:
+            raise RunError(f"a corpus of {documents} documents of {mean_bytes} bytes has no cost; give numbers above 0")
+        return cls(documents, documents * mean_bytes, documents * mean_bytes)
+
+
+def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
+    """Guess the documents and bytes of text of files from the first chunk of some of them."""
+    from gpu_dedup.backend import host_backend
+    from gpu_dedup.read import discover, open_source
+
+    sources = discover(list(inputs), None)
+    total = sum(source.size for source in sources)
+    step = max(1, len(sources) // SAMPLE_FILES)
+    rows = text = seen = 0
+    backend = host_backend("numpy")
+    fields = [*recipe.text_field, recipe.id_field]
+    for index, source in enumerate(sources[::step][:SAMPLE_FILES]):
+        with open_source(source, min(run.batch_bytes, 1 << 20), index, fields) as reader:
+            for chunk in reader:
+                parsed = chunk.parse(backend, recipe.text_field, ())
+                rows += int((parsed.status == ROW_TEXT).sum())
+                text += parsed.tape.nbytes
+                seen += chunk.nbytes
+                break
+    if not seen or not rows:
+        return Corpus(1, 1, max(1, total), f"no text found in the first rows of {len(sources)} files")
+    share = total / seen
+    guess = f"guessed from {rows:,} rows, {bytes_text(seen)} of {bytes_text(total)} in {len(sources)} files"
+    if recipe.limit is not None:
+        share = min(share, recipe.limit / rows)
+        guess += f", at most {recipe.limit:,} rows by --limit"
+    return Corpus(max(1, round(rows * share)), max(1, round(text * share)), max(1, round(seen * share)), guess)
+
+
+def explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> str:
+    """The text of `gpu-dedup explain`."""
+    from gpu_dedup.pipeline import settle
+
+    return "\n".join(_explain(settle(recipe), run, corpus)) + "\n"
+
+
+def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
+    values = recipe.as_dict()
+    yield f"{describe(values)}"
+    changed = [f"{name.replace('_', '-')} {_value(name, values[name])}" for name in values if _given(recipe, name)]
+    if changed:
+        yield "with " + ", ".join(changed)
+    yield f"recipe {recipe.fingerprint()}"
+    yield ""
+    if recipe.method == "minhash":
+        yield from _curve(recipe)
+        yield ""
+    else:
+        yield "Rows whose normalised texts are equal form a class, by a digest of 128 bits and the length; one stays."
+        yield ""
+    yield from _cost(recipe, run, corpus)
+    for warning in bands.warnings(recipe) if recipe.method == "minhash" else []:
+        yield f"warning: {warning}"
+
+
+def _given(recipe: Recipe, name: str) -> bool:
+    """True for fields that differ from the default and are not in the first line."""
+    if name in ("method", "shingle", "threshold_ppm", "bands", "rows", "keep", "sieve_cut"):
+        return False
+    return bool(getattr(recipe, name) != getattr(Recipe(method=recipe.method), name))
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("_ppm"):
+        return share_text(value)
+    if isinstance(value, list):
+        return f"({len(value)} texts)" if name == "stop_shingles" else ",".join(value) or "none"
+    return str(value)
+
+
+def _curve(recipe: Recipe) -> Iterator[str]:
+    """The S-curve as numbers and bars."""
+    cut = bands.cut_of(recipe)
+    b, r, slots = recipe.bands, recipe.rows, recipe.slots
+    yield f"Chance that a pair of texts is found, by its true similarity s: 1 - (1 - s^{r})^{b}, then the sieve."
+    yield ""
+    yield "     s   meets  sieve loses   found"
+    threshold = recipe.threshold_ppm / PPM
+    shown = False
+    for line in bands.forecast(recipe):
+        if not shown and line.similarity > threshold + 1e-9:
+            shown = True
+            if abs(line.similarity - 0.05 - threshold) > 1e-9:
+                yield f"  {threshold:<6g}{'-- threshold ':-<70}"
+        mark = "  <- threshold" if abs(line.similarity - threshold) < 1e-9 else ""
+        bar = "#" * round(40 * line.found)
+        yield (
+            f"  {line.similarity:.2f}  {_percent(line.bands):>6}  {_percent(line.sieve_loss):>11}"
+            f"  {_percent(line.found):>6}  {bar}{mark}"
+        )
+    yield ""
+    if cut:
+        lost = bands.sieve_loss(threshold, slots, cut)
+        yield f"Sieve: a pair that meets is verified if {cut} of its {slots} slots agree; {_percent(lost)} of pairs at"
+        yield f"the threshold {share_text(recipe.threshold_ppm)} have fewer."
+    else:
+        yield "Sieve: none; every pair that meets goes on."
+    yield {
+        "exact": "Verified by the true Jaccard similarity of the shingle sets: no false positives.",
+        "edit": "Verified by the Levenshtein similarity of the normalised texts. The curve is for Jaccard similarity.",
+        "signature": "Verified by equal slots alone: some removals are wrong, the log calls them probabilistic.",
+        "none": "Not verified: every pair that meets is a match, however unlike; the log calls them probabilistic.",
+    }[recipe.verify]
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    if percent == 0 or percent >= 99.95:
+        return f"{percent:.0f} %" if percent in (0, 100) else ">99.9 %"
+    return f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2g} %" if percent >= 1e-4 else "~0 %"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Bytes of memory or disk: what for, how many bytes of it each, and the words for the formula."""
+
+    name: str
+    formula: str
+    bytes: int
+
+
+def _row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
+    """Bytes in memory for every row, by what they are."""
+    parts = [
+        ("digest", 16),
+        ("length", 8),
+        ("status", 1),
+        ("class and rank", 24),
+        ("outcome", 49),
+        ("place of the sketch", 8),
+    ]
+    if recipe.keep in ("longest", "shortest"):
+        parts.append(("characters", 8))
+    if recipe.keep_field is not None:
+        parts.append((f"field {recipe.keep_field}, if a number", 8))
+    return parts
+
+
+def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line], int]:
+    """Memory of a run by part, and the bytes of tables that go to the work folder."""
+    each = _row_bytes(recipe)
+    per_row = sum(size for _, size in each)
+    threads = run.thread_count
+    in_flight = BATCH_COPIES * (threads + 2) * run.batch_bytes
+    fields = ", ".join(f"{name} {size}" for name, size in each)
+    lines = [
+        _Line("rows", f"{per_row} x {corpus.documents:,} rows ({fields})", per_row * corpus.documents),
+        _Line("batches", f"{BATCH_COPIES} x ({threads} threads + 2) x {bytes_text(run.batch_bytes)}", in_flight),
+        _Line("fixed", "interpreter, libraries, kernels, seen digests", FIXED_BYTES),
+    ]
+    spilled = 0
+    if recipe.method == "minhash":
+        sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16
+        tables = sketch * corpus.documents
+        budget = run.memory_bytes // 2
+        spilled = max(0, tables - budget)
+        text = f"(4 x {recipe.slots} slots + 8 x {recipe.bands} band keys + 16) x {corpus.documents:,} different texts"
+        if spilled:
+            text += f", of which half of --memory {bytes_text(run.memory_bytes)} stay in memory"
+        lines.insert(1, _Line("sketches", text, tables - spilled))
+    return lines, spilled
+
+
+def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str, float]]:
+    """Seconds of a run by part: (name, formula, seconds)."""
+    rates = RATES["numpy" if run.backend == "numpy" else "numba"]
+    threads = run.thread_count
+    text = corpus.text_bytes
+    lines = [
+        ("read", f"{bytes_text(text)} of text at {bytes_text(rates.read)}/s", text / rates.read),
+        ("write", f"{bytes_text(corpus.input_bytes)} at {bytes_text(rates.write)}/s", corpus.input_bytes / rates.write),
+    ]
+    if recipe.method == "minhash":
+        every = BYTES_PER_SHINGLE[recipe.spec.unit]
+        updates = text / every * recipe.slots
+        lines[1:1] = [
+            ("shingle", f"{bytes_text(text)} at {bytes_text(rates.shingle)}/s", text / rates.shingle),
+            (
+                "sketch",
+                f"{text / every:.3g} shingles (one in {every} bytes) x {recipe.slots} slots at {rates.slots:.2g}/s",
+                updates / rates.slots,
+            ),
+        ]
+    return [(name, formula, seconds / threads) for name, formula, seconds in lines]
+
+
+def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
+    given = corpus is not None
+    corpus = corpus or Corpus.of(1_000_000, 3000)
+    mean = corpus.text_bytes / corpus.documents
+    what = "Cost" if given else "Cost, for example"
+    yield f"{what}: {corpus.documents:,} documents of {mean:,.0f} bytes, {bytes_text(corpus.text_bytes)} of text."
+    if corpus.guess:
+        yield f"  ({corpus.guess})"
+    yield ""
+    lines, spilled = memory_lines(recipe, run, corpus)
+    for line in lines:
+        yield f"  {line.name:<10}{bytes_text(line.bytes):>9}   {line.formula}"
+    memory = bytes_text(sum(line.bytes for line in lines))
+    yield f"  {'memory':<10}{memory:>9}   and the shingles of candidates, up to half of --memory"
+    where = (
+        f"work folder for sketches, then {bytes_text(corpus.input_bytes)} or less"
+        if spilled
+        else "the result, at most the input"
+    )
+    yield f"  {'disk':<10}{bytes_text(spilled + corpus.input_bytes):>9}   {where}"
+    yield ""
+    times = time_lines(recipe, run, corpus)
+    for name, formula, seconds in times:
+        yield f"  {name:<10}{seconds_text(seconds):>9}   {formula}"
+    rates = RATES["numpy" if run.backend == "numpy" else "numba"]
+    total = sum(seconds for _, _, seconds in times)
+    yield (
+        f"  {'time':<10}{seconds_text(total):>9}   with {run.thread_count} "
+        f"{'thread' if run.thread_count == 1 else 'threads'}, before verification; rates measured on {rates.machine}"
+    )
+    yield ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two texts.
+
+
+def read_text(path: str) -> str:
+    """The text of a file, as `--compare` takes it. Raises InputError for what is no text."""
+    try:
+        if os.path.getsize(path) > TEXT_LIMIT:
+            raise InputError(f"{path}: over {TEXT_LIMIT >> 20} MiB; --compare is for single texts")
+        with open(path, "rb") as file:
+            raw = file.read()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; --compare takes two text files, --texts two texts") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert it to UTF-8") from None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Similarity of two texts by one kind of shingle: shared / union, whole numbers."""
+
+    shingle: str
+    left: int
+    right: int
+    shared: int
+
+    @property
+    def union(self) -> int:
+        return self.left + self.right - self.shared
+
+    @property
+    def similarity(self) -> float:
+        return self.shared / self.union if self.union else 0.0
+
+    def matches(self, threshold_ppm: int) -> bool:
+        return self.union > 0 and self.shared * PPM >= threshold_ppm * self.union
+
+
+def similarity(one: str, other: str, recipe: Recipe, shingles: Sequence[str]) -> list[Compared]:
+    """Jaccard similarity of two texts by several shingles, under the recipe's normaliser."""
+    import numpy as np
+
+    from gpu_dedup.backend import host_backend
+    from gpu_dedup.normalise import step_bits
+
+    backend = host_backend("numpy")
+    tape = backend.normalise(Tape.of([one, other]), step_bits(recipe.steps))
+    select = np.arange(2, dtype=np.int64)
+    out = []
+    for name in shingles:
+        spec = ShingleSpec.parse(name)
+        hashes, offsets = backend.shingle_sets(tape, select, spec.unit_code, spec.n, np.zeros(0, np.uint64))
+        left, right = hashes[offsets[0] : offsets[1]], hashes[offsets[1] : offsets[2]]
+        shared = len(np.intersect1d(left, right, assume_unique=True))
+        out.append(Compared(name, len(left), len(right), shared))
+    return out
+
+
+def edit_similarity(one: str, other: str, recipe: Recipe) -> tuple[int, int] | None:
+    """(equal, longest) code points of the normalised texts under Levenshtein; None for long texts."""
+    import numpy as np
+
+    from gpu_dedup.backend import host_backend
+    from gpu_dedup.normalise import step_bits
+
+    if max(len(one), len(other)) > EDIT_LIMIT:
+        return None
+    backend = host_backend("numpy")
+    points, offsets = backend.decode(backend.normalise(Tape.of([one, other]), step_bits(recipe.steps)))
+    kernel = backend.kernels["edit"]
+    same, longest = kernel.edit(points, offsets, np.array([0], np.int64), np.array([1], np.int64), 1)
+    return (max(0, int(same[0])), int(longest[0])) if int(longest[0]) else None
+
+
+def compare(one: str, other: str, recipe: Recipe, shingle_given: bool) -> str:
+    """The text of `gpu-dedup explain --compare`: similarity of two texts by several shingles."""
+    from gpu_dedup.pipeline import settle
+
+    recipe = settle(recipe)
+    assert recipe.bands is not None
+    assert recipe.rows is not None
+    names = list(SHINGLES)
+    if recipe.shingle not in names:
+        names.append(recipe.shingle)
+    threshold = share_text(recipe.threshold_ppm)
+    lines = [
+        f"normalize {','.join(recipe.steps) or 'none'}; threshold {threshold}; "
+        f"{recipe.bands} bands x {recipe.rows} rows",
+        "",
+        "  shingle    first  second  shared   union  similarity     found",
+    ]
+    for result in similarity(one, other, recipe, names):
+        found = bands.chance(result.similarity, recipe.bands, recipe.rows)
+        mark = "a copy" if result.matches(recipe.threshold_ppm) else ""
+        if result.shingle == recipe.shingle:
+            mark += (" " if mark else "") + ("<- yours" if shingle_given else "<- default")
+        line = (
+            f"  {result.shingle:<9}{result.left:>7,}{result.right:>8,}{result.shared:>8,}{result.union:>8,}"
+            f"{result.similarity:>12.4f}{_percent(found):>10}  {mark}"
+        )
+        lines.append(line.rstrip())
+    edit = edit_similarity(one, other, recipe)
+    if edit is not None:
+        same, longest = edit
+        mark = "a copy under --verify edit" if same * PPM >= recipe.threshold_ppm * longest else ""
+        lines.append(f"  {'edit':<9}{'':>15}{same:>8,}{longest:>8,}{same / longest:>12.4f}{'':>10}  {mark}".rstrip())
+    lines += [
+        "",
+        "found: the chance that banding brings such a pair together. first, second: different shingles of each text."
+        + (" edit: code points that stay, of the longer text." if edit is not None else ""),
+    ]
+    return "\n".join(lines) + "\n"
