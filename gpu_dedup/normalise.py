@@ -1,16 +1,16 @@
-"""Normalise: what is done to a text before it is compared. One normaliser for every method; the output is never touched.
+"""Normalise: what is done to a text before it is compared. One normaliser for all methods; output is never touched.
 
-Steps run in this order whatever the order they are named in; Unicode is one fixed version (`UNICODE_VERSION`).
+Steps run in this order, in whatever order they are named; Unicode is of one fixed version (`UNICODE_VERSION`).
 
-| step          | what becomes of the text                                                                              |
-| ------------- | ----------------------------------------------------------------------------------------------------- |
-| `nfc`         | Normalization Form C: a letter and its accent are one code point, however they were typed             |
-| `nfkc`        | Normalization Form KC: also full-width, ligature, superscript and other look-alikes become plain ones |
-| `lower`       | full case folding (`ß` becomes `ss`); then the same form again, because folding can undo it           |
-| `digits`      | each decimal digit of any script becomes `0`                                                          |
-| `punctuation` | each punctuation mark or symbol becomes one blank                                                     |
-| `whitespace`  | each run of white space becomes one blank; none at either end                                         |
-| `nospace`     | white space is removed                                                                                |
+| step          | what becomes of the text                                                                      |
+| ------------- | --------------------------------------------------------------------------------------------- |
+| `nfc`         | Normalization Form C: a letter with its accent is one code point, however it was typed        |
+| `nfkc`        | Normalization Form KC: full-width, ligature, superscript and other variants become plain, too |
+| `lower`       | full case folding (`ß` becomes `ss`); then the same form again, because folding can undo it   |
+| `digits`      | each decimal digit of any script becomes `0`                                                  |
+| `punctuation` | each punctuation mark or symbol becomes one blank                                             |
+| `whitespace`  | each run of white space becomes one blank; none at either end                                 |
+| `nospace`     | white space is removed                                                                        |
 
 `nfc` and `nfkc` exclude each other, and so do `whitespace` and `nospace`. Kernels know steps as a set of bits.
 """
