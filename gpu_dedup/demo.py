@@ -22,7 +22,7 @@ from gpu_dedup.report import removals
 from gpu_dedup.run import Run
 
 SHARD_BYTES = 8 << 20
-LEAST, MOST = 64, 1 << 20  # bytes of a text that is taken
+LEAST, MOST = 64, 256 << 10  # bytes of a text that is taken
 MARKER = ".gpu-dedup-demo"  # in the folder, so that a later demo may replace this one
 INPUT, OUTPUT = "input", "output"
 

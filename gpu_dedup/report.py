@@ -467,7 +467,7 @@ def _comparison(report: Report) -> Iterator[str]:
     found, checked, counts = report.collisions, report.verification, report.counts
     assert found is not None
     texts = (
-        f"{'compared':<12}{found.documents:>13,}  different texts; {_plural(counts.no_text, 'row')} without any unit"
+        f"{'compared':<12}{found.documents:>13,}  different texts; {_plural(counts.no_text, 'row')} without a unit"
     )
     if counts.short:
         texts += f", {_plural(counts.short, 'row')} shorter than a shingle"
