@@ -1,4 +1,5 @@
-"""What every test may lean on: the machine printed first, a generator seeded by the test's name, one body per backend."""
+"""What every test may lean on: the machine printed first, a generator seeded by the test's name, one body per
+backend."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def backend_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def backend(backend_name: str):  # noqa: ANN201 - the type is gpu_dedup.backend.Backend, imported late on purpose
+def backend(backend_name: str):
     """The backend itself: one test body runs on all of them."""
     from gpu_dedup.backend import host_backend
 

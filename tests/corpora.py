@@ -1,8 +1,8 @@
 """Small corpora with planted clusters and a known answer, the same for the same seed everywhere.
 
-Near copies are made by exchanging words that stand at least five apart in a text whose 5-shingles are all different: each
-exchange takes five shingles out and puts five in, so that Jaccard = (S - 5e) / (S + 5e) for S shingles and e exchanges.
-Every corpus can carry the awkward rows: empty, one byte, punctuation only, all equal, one huge.
+Near copies are made by exchanging words that stand at least five apart in a text whose 5-shingles are all different:
+each exchange takes five shingles out and puts five in, so that Jaccard = (S - 5e) / (S + 5e) for S shingles and e
+exchanges. Every corpus can carry the awkward rows: empty, one byte, punctuation only, all equal, one huge.
 """
 
 from __future__ import annotations
@@ -13,27 +13,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-ENGLISH = """
-the of and to in is that it was for on are with as his they be at one have this from or had by hot but some what there we
-can out other were all your when up use word how said an each she which do their time if will way about many then them
-would write like so these her long make thing see him two has look more day could go come did my sound no most number who
-over know water than call first people may down side been now find any new work part take get place made live where after
-back little only round man year came show every good me give our under name very through just form much great think say
-help low line before turn cause same mean differ move right boy old too does tell sentence set three want air well also
-play small end put home read hand port large spell add even land here must big high such follow act why ask men change
-went light kind off need house picture try us again animal point mother world near build self earth father head stand own
-page should country found answer school grow study still learn plant cover food sun four thought let keep eye never last
-""".split()
+_ENGLISH = """
+the of and to in is that it was for on are with as his they be at one have this from or had by hot but some what
+there we can out other were all your when up use word how said an each she which do their time if will way about
+many then them would write like so these her long make thing see him two has look more day could go come did my
+sound no most number who over know water than call first people may down side been now find any new work part take
+get place made live where after back little only round man year came show every good me give our under name very
+through just form much great think say help low line before turn cause same mean differ move right boy old too does
+tell sentence set three want air well also play small end put home read hand port large spell add even land here
+must big high such follow act why ask men change went light kind off need house picture try us again animal point
+mother world near build self earth father head stand own page should country found answer school grow study still
+learn plant cover food sun four thought let keep eye never last
+"""
+ENGLISH = _ENGLISH.split()
 HAN = (
     "的一是不了人我在有他这为之大来以个中上们到说国和地也子时道出而要于就下得可你年生自会那后能对着事其里所去行过家十用发天如然作方成者多"
     "日都三小军二无同么经法当起与好看学进种将还分此心前面又定见只主没公从清晨港口还没有完全醒来几只海鸥沿着防波堤慢慢走动老渔夫把昨晚补好"
 )
-KEYWORDS = "def return for in if else while import from class self None True False print len range yield with as try".split()
+KEYWORDS = (
+    "def", "return", "for", "in", "if", "else", "while", "import", "from", "class", "self", "None", "True",
+    "False", "print", "len", "range", "yield", "with", "as", "try",
+)  # fmt: skip
 
 
 @dataclass
 class Corpus:
-    """`rows` in file order with unique ids; `groups`: ids of rows that are one text, the first of them kept by keep=first."""
+    """`rows` in file order with unique ids; `groups`: ids of rows that are one text, the first of them kept by
+    keep=first."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     groups: list[list[str]] = field(default_factory=list)
@@ -117,11 +123,14 @@ def awkward(prefix: str = "awk", huge: int = 200_000) -> list[dict[str, Any]]:
     ]
 
 
-def planted(seed: int | str, clusters: int = 12, loners: int = 12, awkward_rows: bool = True, huge: int = 60_000) -> Corpus:
+def planted(
+    seed: int | str, clusters: int = 12, loners: int = 12, awkward_rows: bool = True, huge: int = 60_000
+) -> Corpus:
     """English-like, Chinese, code and short texts; each cluster an original, exact copies and near copies (J >= 0.88).
 
-    Rows come in a shuffled order; under keep=first each group keeps its first row. Members of one cluster are all within
-    the threshold 0.8 of one another (two copies with e edits each of one original: J >= (S - 10 e) / (S + 10 e)).
+    Rows come in a shuffled order; under keep=first each group keeps its first row. Members of one cluster are all
+    within the threshold 0.8 of one another (two copies with e edits each of one original: J >= (S - 10 e) / (S + 10
+    e)).
     """
     rng = random.Random(f"planted {seed}")
     corpus = Corpus()

@@ -1,9 +1,10 @@
 """The definitions once more, in plain Python sets and whole numbers, sharing no line with the package under test.
 
-Imports nothing of ours. Unicode 15.0 whatever the interpreter: `unicodedata2` (a later version) with the code points that
-came after 15.0 taken as unassigned; case folding by `str.casefold` with the few pairs that Python 3.10 does not know yet.
-No hashing decides anything in the first half: shingles are tuples, exact classes are equal strings. The second half
-(`Lsh`) repeats the published hash definitions on Python integers, so that even which candidate pairs arise is known.
+Imports nothing of ours. Unicode 15.0 whatever the interpreter: `unicodedata2` (a later version) with the code points
+that came after 15.0 taken as unassigned; case folding by `str.casefold` with the few pairs that Python 3.10 does not
+know yet. No hashing decides anything here: shingles are tuples, exact classes are equal strings. Only `Lsh` repeats
+the published hash definitions, on Python integers, so that it is known as well which pairs meet under a recipe's
+bands.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ def _members(text: str) -> frozenset[int]:
 # Code points assigned by Unicode 15.1 to 18.0: unassigned, thus inert, in 15.0.
 LATER = _members(
     """
-    0558, 058B-058C, 05C8-05C9, 088F, 0897, 0B53-0B54, 0C5C, 0CDC, 1ACF-1AF0, 1B4E-1B4F, 1B7F, 1C89-1C8A, 208F, 209D-209F,
-    20C1-20C4, 2427-2429, 2B96, 2E60-2E63, 2FFC-2FFF, 31E4-31E5, 31EF, A7CB-A7CF, A7D2, A7D4, A7DA-A7DD, A7E2, A7F1,
-    AB6C-AB6D, FBC3-FBD2, FD90-FD91, FDC8-FDCE, 105C0-105F3, 107BB-107BF, 10940-10959, 10D40-10D65, 10D69-10D85,
-    10D8E-10D8F, 10EC2-10EC7, 10EC9-10EEE, 10EF0-10EFC, 11380-11389, 1138B, 1138E, 11390-113B5, 113B7-113C0, 113C2, 113C5,
-    113C7-113CA, 113CC-113D5, 113D7-113D8, 113E1-113E2, 116D0-116E3, 11B0A, 11B60-11B67, 11BC0-11BE1, 11BF0-11BF9,
-    11DB0-11DDB, 11DE0-11DE9, 11DF0-11DF1, 11F5A, 1246F, 12475-1247F, 12550-12686, 13460-143FA, 16100-16139, 16D40-16D79,
-    16EA0-16EB8, 16EBB-16ED3, 16FF2-16FF6, 187F8-187FF, 18CD6-18CDA, 18CFF, 18D09-18D20, 18D80-18DF2, 18E00-19191,
-    191A0-191D2, 1B123-1B128, 1B168, 1CC00-1CCFC, 1CD00-1CEB3, 1CEBA-1CED0, 1CED2-1CED4, 1CEDD-1CEFD, 1D127-1D128,
-    1D1EB-1D1FF, 1D250-1D281, 1D6A6, 1DB00-1DB1C, 1DF1F-1DF24, 1DF2B-1DF81, 1DF90-1DF96, 1DFCD-1DFFF, 1E5D0-1E5FA, 1E5FF,
-    1E6C0-1E6DE, 1E6E0-1E6F5, 1E6FE-1E6FF, 1F1AE, 1F6D8-1F6D9, 1F777-1F77A, 1F7DA-1F7DB, 1F7F1-1F7FF, 1F8B2-1F8BB,
-    1F8C0-1F8C1, 1F8D0-1F8D8, 1FA54-1FA57, 1FA89-1FA8F, 1FABE, 1FAC6, 1FAC8, 1FACC-1FACD, 1FADC-1FADD, 1FADF, 1FAE9-1FAEB,
-    1FAEF, 1FAF9-1FAFA, 1FBCB-1FBEF, 1FBFA, 2B73A-2B73F, 2B81E, 2CEA2-2CEAD, 2EBF0-2EE5D, 323B0-33479, 3D000-3FC3F
+    0558, 058B-058C, 05C8-05C9, 088F, 0897, 0B53-0B54, 0C5C, 0CDC, 1ACF-1AF0, 1B4E-1B4F, 1B7F, 1C89-1C8A, 208F,
+    209D-209F, 20C1-20C4, 2427-2429, 2B96, 2E60-2E63, 2FFC-2FFF, 31E4-31E5, 31EF, A7CB-A7CF, A7D2, A7D4, A7DA-A7DD,
+    A7E2, A7F1, AB6C-AB6D, FBC3-FBD2, FD90-FD91, FDC8-FDCE, 105C0-105F3, 107BB-107BF, 10940-10959, 10D40-10D65,
+    10D69-10D85, 10D8E-10D8F, 10EC2-10EC7, 10EC9-10EEE, 10EF0-10EFC, 11380-11389, 1138B, 1138E, 11390-113B5,
+    113B7-113C0, 113C2, 113C5, 113C7-113CA, 113CC-113D5, 113D7-113D8, 113E1-113E2, 116D0-116E3, 11B0A, 11B60-11B67,
+    11BC0-11BE1, 11BF0-11BF9, 11DB0-11DDB, 11DE0-11DE9, 11DF0-11DF1, 11F5A, 1246F, 12475-1247F, 12550-12686,
+    13460-143FA, 16100-16139, 16D40-16D79, 16EA0-16EB8, 16EBB-16ED3, 16FF2-16FF6, 187F8-187FF, 18CD6-18CDA, 18CFF,
+    18D09-18D20, 18D80-18DF2, 18E00-19191, 191A0-191D2, 1B123-1B128, 1B168, 1CC00-1CCFC, 1CD00-1CEB3, 1CEBA-1CED0,
+    1CED2-1CED4, 1CEDD-1CEFD, 1D127-1D128, 1D1EB-1D1FF, 1D250-1D281, 1D6A6, 1DB00-1DB1C, 1DF1F-1DF24, 1DF2B-1DF81,
+    1DF90-1DF96, 1DFCD-1DFFF, 1E5D0-1E5FA, 1E5FF, 1E6C0-1E6DE, 1E6E0-1E6F5, 1E6FE-1E6FF, 1F1AE, 1F6D8-1F6D9,
+    1F777-1F77A, 1F7DA-1F7DB, 1F7F1-1F7FF, 1F8B2-1F8BB, 1F8C0-1F8C1, 1F8D0-1F8D8, 1FA54-1FA57, 1FA89-1FA8F, 1FABE,
+    1FAC6, 1FAC8, 1FACC-1FACD, 1FADC-1FADD, 1FADF, 1FAE9-1FAEB, 1FAEF, 1FAF9-1FAFA, 1FBCB-1FBEF, 1FBFA, 2B73A-2B73F,
+    2B81E, 2CEA2-2CEAD, 2EBF0-2EE5D, 323B0-33479, 3D000-3FC3F
     """
 )
 # Case pairs of Unicode 14.0, which Python 3.10 (13.0) lacks; 15.0 added none.
@@ -174,7 +176,9 @@ def windows(text: str, unit: str, n: int) -> list[tuple[Any, ...]]:
     return [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]
 
 
-def shingles(text: str, unit: str, n: int, stop: frozenset[tuple[Any, ...]] = frozenset()) -> frozenset[tuple[Any, ...]]:
+def shingles(
+    text: str, unit: str, n: int, stop: frozenset[tuple[Any, ...]] = frozenset()
+) -> frozenset[tuple[Any, ...]]:
     return frozenset(windows(text, unit, n)) - stop
 
 
@@ -208,6 +212,100 @@ def digest(text: str) -> tuple[int, int]:
         packed = b"".join(value.to_bytes(8, "little") for value in [*chunks, len(data)])
         words.append(xxhash.xxh64_intdigest(packed, seed))
     return words[0], words[1]
+
+
+# ------------------------------------------------------------------------------- the published hashes, on big integers
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix64(z: int) -> int:
+    """The finaliser of SplitMix64."""
+    z &= MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def chain(data: bytes, start: int) -> int:
+    h = start & MASK
+    for i in range(0, len(data), 8):
+        h = mix64(h + int.from_bytes(data[i : i + 8], "little"))
+    return h
+
+
+def unit_hash(unit: str | int) -> int:
+    data = bytes([unit]) if isinstance(unit, int) else unit.encode("utf-8", "surrogatepass")
+    return chain(data, len(data) * GOLDEN)
+
+
+def shingle_hash(window: tuple[Any, ...]) -> int:
+    h = 0
+    for unit in window:
+        h = (h * 0xD6E8FEB86659FD95 + unit_hash(unit)) & MASK
+    return mix64(h + len(window) * GOLDEN)
+
+
+@dataclass(frozen=True)
+class Lsh:
+    """Which pairs of heads meet: bands, the cap rule, the sieve. `cut` 0 for no sieve."""
+
+    bands: int
+    rows: int
+    seed: int = 0
+    cut: int = 0
+    cap: int = 256
+    lowest: int = 32
+    splits: int = 8
+    split_slots: int = 4
+
+    def signature(self, windows_: Iterable[tuple[Any, ...]]) -> list[int]:
+        """min over shingles of (a x + b) mod 2**32, x = the hash's high half; a and b from SplitMix64 of the seed."""
+        high = [shingle_hash(window) >> 32 for window in set(windows_)]
+        out = []
+        for j in range(self.bands * self.rows):
+            draw = mix64(self.seed + (j + 1) * GOLDEN)
+            a, b = (draw & 0xFFFFFFFF) | 1, draw >> 32
+            out.append(min((a * x + b) & 0xFFFFFFFF for x in high))
+        return out
+
+    def candidates(self, signatures: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
+        """(higher rank, lower rank) -> equal slots, for all pairs that meet and pass the sieve. Slots themselves are
+        the buckets' keys here: that their 64-bit hash collides is left out."""
+        found: set[tuple[int, int]] = set()
+        slots = self.bands * self.rows
+        for band in range(self.bands):
+            inside = range(band * self.rows, (band + 1) * self.rows)
+            for bucket in self._buckets(signatures, range(len(signatures)), inside):
+                found |= self._pairs(bucket)
+                if len(bucket) > self.cap and slots > self.rows:
+                    outside = [(band * self.rows + self.rows + i) % slots for i in range(slots - self.rows)]
+                    width = min(self.split_slots, len(outside))
+                    for split in range(self.splits):
+                        chosen = [outside[(split * self.split_slots + i) % len(outside)] for i in range(width)]
+                        for smaller in self._buckets(signatures, bucket, chosen):
+                            found |= self._pairs(smaller)
+        agree = {
+            (high, low): sum(a == b for a, b in zip(signatures[high], signatures[low], strict=True))
+            for high, low in found
+        }
+        return {pair: count for pair, count in agree.items() if count >= self.cut}
+
+    def _buckets(
+        self, signatures: Sequence[Sequence[int]], ranks: Iterable[int], slots: Iterable[int]
+    ) -> list[list[int]]:
+        slots = list(slots)
+        by_key: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank in ranks:
+            by_key[tuple(signatures[rank][slot] for slot in slots)].append(rank)
+        return list(by_key.values())
+
+    def _pairs(self, bucket: list[int]) -> set[tuple[int, int]]:
+        """`bucket` ascends by rank."""
+        if len(bucket) <= self.cap:
+            return {(high, low) for i, high in enumerate(bucket) for low in bucket[:i]}
+        return {(high, low) for high in bucket for low in bucket[: self.lowest] if low < high}
 
 
 # ----------------------------------------------------------------------------------------- what one run should do
@@ -261,7 +359,8 @@ class Removal:
 
 @dataclass
 class Verdict:
-    """`removed` by place; every other document stays. `matches` holds the true pairs (place of higher rank, of lower)."""
+    """`removed` by place; every other document stays. `matches` holds the true pairs (place of higher rank, of
+    lower)."""
 
     removed: dict[tuple[str, int], Removal] = field(default_factory=dict)
     heads: list[Doc] = field(default_factory=list)
@@ -321,8 +420,9 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     return label
 
 
-def decide(docs: Sequence[Doc], rules: Rules) -> Verdict:
-    """What a run with perfect recall does: brute force over all pairs."""
+def decide(docs: Sequence[Doc], rules: Rules, lsh: Lsh | None = None) -> Verdict:
+    """What a run does: with perfect recall (brute force over all pairs), or with the very candidates that `lsh`
+    gives."""
     order = keeper_order(docs, rules.keep)
     texts = {doc.place: normalise(doc.text, rules.steps) for doc in docs}
     verdict = Verdict()
@@ -342,11 +442,16 @@ def decide(docs: Sequence[Doc], rules: Rules) -> Verdict:
     verdict.heads = heads
 
     if rules.method != "exact":
+        counted_of = {}
         for doc in heads:
-            all_windows = windows(texts[doc.place], rules.unit, rules.n)
-            items = frozenset(all_windows) - rules.stop
-            verdict.sets[doc.place] = items if len(all_windows) >= rules.min_shingles else frozenset()
-        _near(heads, texts, rules, verdict)
+            counted = [window for window in windows(texts[doc.place], rules.unit, rules.n) if window not in rules.stop]
+            counted_of[doc.place] = counted if len(counted) >= rules.min_shingles else []
+            verdict.sets[doc.place] = frozenset(counted_of[doc.place])
+        ranked = [doc for doc in heads if counted_of[doc.place]]
+        met = None
+        if lsh is not None:
+            met = lsh.candidates([lsh.signature(counted_of[doc.place]) for doc in ranked])
+        _near(ranked, texts, rules, verdict, met, lsh.bands * lsh.rows if lsh else 0)
 
     # Members of a class: the head's fate with the head's witness, or the head itself.
     for doc in order:
@@ -368,39 +473,55 @@ def decide(docs: Sequence[Doc], rules: Rules) -> Verdict:
             if len(group) > 1:
                 verdict.removed[head_place] = Removal(group[1].place, None, None, "exact", witness_kept=False)
 
-    # Rows without any text for this method (nothing to compare): kept unless the policy drops them.
-    if rules.on_no_text == "drop" and rules.method != "exact":
+    # Rows with nothing to compare: kept, unless the policy drops them (also those with exact copies).
+    if rules.on_no_text == "drop":
         for doc in docs:
-            if not windows(texts[doc.place], rules.unit, rules.n) and doc.place not in verdict.removed:
+            nothing = texts[doc.place] == ""
+            if rules.method != "exact":
+                nothing = not shingles(texts[doc.place], rules.unit, rules.n, rules.stop)
+            if nothing:
                 verdict.removed[doc.place] = Removal(None, None, None, "no-text", witness_kept=False)
     return verdict
 
 
-def _near(heads: list[Doc], texts: Mapping[tuple[str, int], str], rules: Rules, verdict: Verdict) -> None:
+def _near(
+    heads: list[Doc],
+    texts: Mapping[tuple[str, int], str],
+    rules: Rules,
+    verdict: Verdict,
+    met: Mapping[tuple[int, int], int] | None,
+    slots: int,
+) -> None:
+    """Decide about heads in keeper order. met: pairs to look at, with their equal slots of `slots`; None for all
+    pairs."""
     sets = [verdict.sets[doc.place] for doc in heads]
-    shared = candidate_pairs(sets)
 
-    def similarity(a: int, b: int) -> tuple[int, int]:
+    def similarity(a: int, b: int) -> tuple[int, int] | tuple[None, None]:
+        if rules.verify == "none":
+            return None, None
+        if rules.verify == "signature":
+            assert met is not None, "verify=signature is known only with the candidates of an Lsh"
+            return met[max(a, b), min(a, b)], slots
         if rules.verify == "edit":
             left, right = texts[heads[a].place], texts[heads[b].place]
             longest = max(len(left), len(right))
             return longest - edit_distance(left, right), longest
-        both = shared[max(a, b), min(a, b)]
-        return both, len(sets[a]) + len(sets[b]) - both
+        return jaccard(sets[a], sets[b])
 
-    edges: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for high, low in shared:
-        if rules.verify == "edit" and max(len(texts[heads[high].place]), len(texts[heads[low].place])) > rules.edit_max_chars:
+    edges: dict[int, dict[int, tuple[Any, Any]]] = defaultdict(dict)
+    for high, low in candidate_pairs(sets) if met is None else met:
+        long = max(len(texts[heads[high].place]), len(texts[heads[low].place]))
+        if rules.verify == "edit" and long > rules.edit_max_chars:
             continue
         value = similarity(high, low)
-        if meets(*value, rules.threshold_ppm):
+        if value[0] is None or value[1] is None or meets(value[0], value[1], rules.threshold_ppm):
             edges[high][low] = value
 
-    def remove(rank: int, witness: int, value: tuple[int, int], **more: Any) -> None:
+    def remove(rank: int, witness: int, value: tuple[Any, Any], **more: Any) -> None:
         verdict.removed[heads[rank].place] = Removal(heads[witness].place, *value, "near", **more)
 
     if rules.keep == "none":
-        partners: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        partners: dict[int, dict[int, tuple[Any, Any]]] = defaultdict(dict)
         for high, lows in edges.items():
             for low, value in lows.items():
                 partners[high][low] = partners[low][high] = value
@@ -444,9 +565,10 @@ def check_run(
     inputs   all rows of each file, numbered from 0; for JSONL the raw lines as bytes, line ends included
     outputs  the rows of each output file, of the same kind
     text_of  the raw text of a row; None for a row that has none (bad or blank): such a row takes part in nothing
-    Asserts: the output is the input less the removed rows, in order and unchanged; no row is removed twice; every witness
-    is a kept row with a text; the logged shared and union are those recomputed from the raw texts, and meet the threshold.
-    A missed removal is a kept row with an earlier kept row (in keeper order) whose true similarity meets the threshold.
+    Asserts: the output is the input less the removed rows, in order and unchanged; no row is removed twice; every
+    witness is a kept row with a text; the logged shared and union are those recomputed from the raw texts, and meet
+    the threshold. A missed removal is a kept row with an earlier kept row (in keeper order) whose true similarity
+    meets the threshold.
     """
     gone = {(entry["file"], entry["row"]) for entry in removed}
     assert len(gone) == len(removed), "a row is logged twice"
