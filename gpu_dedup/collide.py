@@ -41,8 +41,8 @@ SPLIT_BLOCK = 1 << 15  # signatures gathered at a time for further keys
 HEAVY = 5  # large buckets that the stats name
 HEAVY_MEMBERS = 16  # heads named of each
 
-# Host memory that a band in flight takes per head, at most, pairs aside: keys 8, partition scratch 16, lowest members 8,
-# and up to 32 for the hash table where all heads have one key. Usually 36. For the plan of a run: times the threads.
+# Host memory that a band in flight takes per head, at most, pairs aside: keys 8, partition scratch 16, lowest 8, and up
+# to 32 for the hash table where all heads have one key. Usually 36. For the plan of a run: times the threads.
 BYTES_PER_HEAD_AND_THREAD = 64
 
 

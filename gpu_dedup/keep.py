@@ -3,7 +3,7 @@
     first                 rows as given
     longest, shortest     code points of the raw text
     max:FIELD, min:FIELD  a field's value: numbers by value, exactly (2**53 + 1 is above 2.0**53); text by code point;
-                          dates and times, which Parquet has, by time. null, a missing field and NaN come last either way
+                          dates and times (Parquet has them) by time. null, a missing field and NaN come last either way
     none                  rows as given: nothing is kept by choice, but the order still has to be one
 
 Ties go to the earlier row. Values of two kinds in one field have no order, nor have true and false, lists or objects:
@@ -94,7 +94,8 @@ class KeeperColumn:
     """Values of the keeper's field, row after row, as compact as their kind allows.
 
     Numbers are held as int64 or as float64 where that loses nothing, batch by batch (9 bytes a row); larger whole
-    numbers, decimals, text and times are held as they are. A value of another kind is refused when it comes, not after hours.
+    numbers, decimals, text and times are held as they are. A value of another kind is refused when it comes, not at
+    the end.
     """
 
     def __init__(self, keep: str) -> None:

@@ -108,7 +108,7 @@ def _lowest(keys: U64, segments: I64, lowest: I64, part_key: U64, part_at: I64) 
 
 @jit
 def _bucket_sizes(lowest: I64, size: I64) -> tuple[int, int]:
-    """size[i] = members of the bucket whose lowest position is i, 0 where there is none; counts of buckets and members."""
+    """size[i] = members of the bucket whose lowest position is i, 0 where there is none; buckets and members in all."""
     n = len(lowest)
     for i in range(n):
         size[i] = 0
@@ -182,8 +182,10 @@ def pair_offsets(starts: I64, cap: int, lowest: int) -> I64:
 
 
 @jit
-def _bucket_pairs(members: I64, starts: I64, offsets: I64, first: int, last: int, high: I64, low: I64) -> None:
-    bucket = np.searchsorted(starts, first, side="right") - 1
+def _bucket_pairs(
+    members: I64, starts: I64, offsets: I64, bucket: int, first: int, last: int, high: I64, low: I64
+) -> None:
+    """bucket: that of member `first`."""
     at = 0
     for e in range(first, last):
         while starts[bucket + 1] <= e:
@@ -202,6 +204,7 @@ def bucket_pairs(members: I64, starts: I64, offsets: I64, first: int, last: int)
     count = int(offsets[last] - offsets[first])
     high, low = np.empty(count, np.int64), np.empty(count, np.int64)
     if count:
-        arrays = [frozen(a, np.int64) for a in (members, starts, offsets)]
-        _bucket_pairs(arrays[0], arrays[1], arrays[2], int(first), int(last), high, low)
+        bucket = int(np.searchsorted(starts, first, side="right")) - 1
+        plain = [frozen(array, np.int64) for array in (members, starts, offsets)]
+        _bucket_pairs(plain[0], plain[1], plain[2], bucket, int(first), int(last), high, low)
     return high, low
