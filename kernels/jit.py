@@ -66,13 +66,15 @@ if CACHE_DIR is not None:
 
 def jit(function: F) -> F:
     """Compile lazily, without the GIL, into the cache folder. Wrap-around integer arithmetic, no fast-math."""
-    compiled: F = numba.njit(nogil=True, cache=CACHE_DIR is not None, error_model="numpy")(function)
+    njit: Any = numba.njit
+    compiled: F = njit(nogil=True, cache=CACHE_DIR is not None, error_model="numpy")(function)
     return compiled
 
 
 def inline(function: F) -> F:
     """A helper that is always inlined into its callers (their cache entry holds it)."""
-    compiled: F = numba.njit(nogil=True, inline="never", forceinline=True, error_model="numpy")(function)
+    njit: Any = numba.njit
+    compiled: F = njit(nogil=True, inline="never", forceinline=True, error_model="numpy")(function)
     return compiled
 
 
@@ -82,7 +84,7 @@ def frozen(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     Numba types a read-only array apart from a writable one and would compile a kernel once for each; inputs that all
     pass through here have one type, wherever they came from.
     """
-    view = np.ascontiguousarray(array, dtype).view()
+    view: npt.NDArray[Any] = np.ascontiguousarray(array, dtype).view()
     view.flags.writeable = False
     return view
 

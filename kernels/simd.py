@@ -15,18 +15,28 @@ way carry PAD spare bytes at the end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
+
+intrinsic: Any = (
+    _intrinsic  # Numba's own type for it does not know that the typing context is no argument of the caller
+)
 
 PAD = 64
 
 _I8 = ir.IntType(8)
 _I64 = ir.IntType(64)
 _V64 = ir.VectorType(_I8, 64)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """numba's `intrinsic`; type checkers would take the result for the function that it is made of."""
+    return _intrinsic(function)
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -66,12 +76,11 @@ def _compare(op: str) -> Any:
     return typer
 
 
-mask_eq = intrinsic(_compare("=="))
-mask_lt = intrinsic(_compare("<"))
+mask_eq: Any = intrinsic(_compare("=="))
+mask_lt: Any = intrinsic(_compare("<"))
 
 
-@intrinsic
-def mask_high(typingctx: Any, a: Any, i: Any) -> Any:
+def _mask_high(typingctx: Any, a: Any, i: Any) -> Any:
     if not _u8(a):
         return None
 
@@ -82,8 +91,10 @@ def mask_high(typingctx: Any, a: Any, i: Any) -> Any:
     return types.uint64(a, types.int64), codegen
 
 
-@intrinsic
-def copy64(typingctx: Any, dst: Any, d: Any, src: Any, s: Any) -> Any:
+mask_high: Any = intrinsic(_mask_high)
+
+
+def _copy64(typingctx: Any, dst: Any, d: Any, src: Any, s: Any) -> Any:
     if not (_u8(dst) and _u8(src)):
         return None
 
@@ -96,8 +107,10 @@ def copy64(typingctx: Any, dst: Any, d: Any, src: Any, s: Any) -> Any:
     return types.void(dst, types.int64, src, types.int64), codegen
 
 
-@intrinsic
-def load_u64(typingctx: Any, a: Any, i: Any) -> Any:
+copy64: Any = intrinsic(_copy64)
+
+
+def _load_u64(typingctx: Any, a: Any, i: Any) -> Any:
     if not _u8(a):
         return None
 
@@ -108,8 +121,10 @@ def load_u64(typingctx: Any, a: Any, i: Any) -> Any:
     return types.uint64(a, types.int64), codegen
 
 
-@intrinsic
-def store_u64(typingctx: Any, a: Any, i: Any, v: Any) -> Any:
+load_u64: Any = intrinsic(_load_u64)
+
+
+def _store_u64(typingctx: Any, a: Any, i: Any, v: Any) -> Any:
     if not _u8(a):
         return None
 
@@ -121,12 +136,16 @@ def store_u64(typingctx: Any, a: Any, i: Any, v: Any) -> Any:
     return types.void(a, types.int64, types.uint64), codegen
 
 
+store_u64: Any = intrinsic(_store_u64)
+
+
 def _unary(name: str, flag: bool) -> Any:
     def typer(typingctx: Any, x: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             operands = [args[0]] + ([ir.Constant(ir.IntType(1), 0)] if flag else [])
             kind = ir.FunctionType(_I64, [op.type for op in operands])
-            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.i64")
+            insert: Any = cgutils.get_or_insert_function
+            function = insert(builder.module, kind, f"llvm.{name}.i64")
             return builder.call(function, operands)
 
         return types.int64(types.uint64), codegen
@@ -134,6 +153,6 @@ def _unary(name: str, flag: bool) -> Any:
     return typer
 
 
-ctz64 = intrinsic(_unary("cttz", True))
-clz64 = intrinsic(_unary("ctlz", True))
-popcount64 = intrinsic(_unary("ctpop", False))
+ctz64: Any = intrinsic(_unary("cttz", True))
+clz64: Any = intrinsic(_unary("ctlz", True))
+popcount64: Any = intrinsic(_unary("ctpop", False))
