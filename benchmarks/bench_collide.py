@@ -67,9 +67,8 @@ def main() -> None:
         slow, expected_same = best(partial(collide_ref.agreements, *arguments), 1)
         fast, same = best(partial(collide_cpu.agreements, *arguments))
         assert np.array_equal(same, expected_same)
-        print(
-            f"{slots} slots, {where:>9}:     numba {pairs / fast / 1e6:6.1f} M pairs/s   numpy {pairs / slow / 1e6:6.1f}"
-        )
+        speeds = f"numba {pairs / fast / 1e6:6.1f} M pairs/s   numpy {pairs / slow / 1e6:6.1f}"
+        print(f"{slots} slots, {where:>9}:     {speeds}")
 
     rows = heads // 10
     signatures = rng.integers(0, 2**32, (rows, 119), dtype=np.uint64).astype(np.uint32)
