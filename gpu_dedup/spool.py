@@ -150,7 +150,7 @@ class Table:
         return True
 
     def _grow(self, size: int) -> None:
-        """Room for `size` bytes. Pages are moved by address (mremap), not copied, and count once they are written to."""
+        """Room for `size` bytes. Pages are moved by address (mremap), not copied, and count once written to."""
         if self._memory is None:
             self._memory = mmap.mmap(-1, max(size, 1 << 16), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         elif size > len(self._memory):
