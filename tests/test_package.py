@@ -28,6 +28,14 @@ def sources() -> dict[str, Path]:
     return out
 
 
+def build(tree: Path, kind: str, into: Path) -> None:
+    """Call the build backend as pip does, in a process of its own."""
+    into.mkdir(exist_ok=True)
+    code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(into)], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a wheel and an sdist, built by the backend that pyproject names from a copy of the tree."""
@@ -53,12 +61,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target.symlink_to(source.readlink())
         else:
             target.write_bytes(source.read_bytes())
-    (place / "dist").mkdir()
-    code = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(place / "dist")], cwd=tree, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    for kind in ("sdist", "wheel"):
+        build(tree, kind, place / "dist")
     return place
 
 
@@ -116,12 +120,7 @@ def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.read())
     (tree,) = [path for path in tmp_path.iterdir() if path.is_dir()]
-    code = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
-    (tmp_path / "again").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "again")], cwd=tree, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    build(tree, "wheel", tmp_path / "again")
     (first,), (second,) = (built / "dist").glob("*.whl"), (tmp_path / "again").glob("*.whl")
     with zipfile.ZipFile(first) as one, zipfile.ZipFile(second) as two:
         assert set(one.namelist()) == set(two.namelist())
