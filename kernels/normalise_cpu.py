@@ -2,14 +2,14 @@
 
 Three roads, from one to the next within a document:
 
-    blocks    64 bytes at a time while they are ASCII: mapped in one vector, stored whole, then advanced to the first byte
-              that is not ASCII or is white space after white space
+    blocks    64 bytes at a time while they are ASCII: mapped as one vector and stored whole; where white space goes,
+              the runs of bytes that stay are moved together
     singles   one code point at a time through the tables: its own bytes, or its ready result
     clusters  a code point with others that join it (see normalise_tables): taken apart, ordered, composed, folded, and
               composed again, unless all of them are quick
 
-The output buffer holds ROOM spare bytes at each step; where it is short the core stops at the start of the document, and
-the caller goes on from there with a larger buffer.
+The output buffer holds ROOM spare bytes at each step. Where it is too short the core stops at the start of the
+document, and the caller goes on from there with a larger one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from gpu_dedup.kernels.jit import frozen, inline, jit
 from gpu_dedup.kernels.normalise_ref import (
@@ -61,24 +60,23 @@ from gpu_dedup.kernels.normalise_tables import (
     STRING,
     tables,
 )
-from gpu_dedup.kernels.simd import copy64, ctz64, load_u64, store_u64
+from gpu_dedup.kernels.simd import copy64, ctz64, intrinsic, load_u64, store_u64
 from gpu_dedup.kernels.unicode import DIGIT, PUNCT, SPACE
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
-ROOM = LONGEST + 64  # a step writes at most this many bytes: a string, or one block
+ROOM = LONGEST + 64  # a step writes at most this many bytes: a string and a word, or a block and one more
 _CODE = 0x1FFFFF  # the code point of a code point in work
 _EVERY = 0xFFFFFFFFFFFFFFFF
 _HIGH = 0x8080808080808080
 
-# Ranges of ASCII that a block may map: (first, count, what becomes of it). None maps to itself.
+# The punctuation marks and symbols of ASCII: first, count.
 _PUNCT_RANGES = ((0x21, 15), (0x3A, 7), (0x5B, 6), (0x7B, 4))
 
 
-@intrinsic
-def map_ascii(
+def _map_ascii(
     typingctx: Any, dst: Any, d: Any, src: Any, s: Any, lower: Any, digits: Any, punct: Any, space: Any
 ) -> Any:
     """dst[d:d+64] = src[s:s+64], ASCII mapped as the four switches (0 or 255, uint8) say; other bytes as they are.
@@ -122,14 +120,17 @@ def map_ascii(
         white = builder.bitcast(builder.icmp_unsigned("==", out, constant(0x20)), ir.IntType(64))
         return context.make_tuple(builder, sig.return_type, [high, white])
 
-    pair = types.UniTuple(types.uint64, 2)
+    pair: Any = types.UniTuple(types.uint64, 2)  # type: ignore[no-untyped-call]
     u8 = types.uint8
     return pair(dst, types.int64, src, types.int64, u8, u8, u8, u8), codegen
 
 
+map_ascii: Any = intrinsic(_map_ascii)
+
+
 @inline
 def _decode(word: int) -> tuple[int, int]:
-    """Code point and bytes of the character that a word begins with; below 0x200000 and 1 to 4 whatever the bytes are."""
+    """Code point and size of the character that a word begins with; below 0x200000 and 1 to 4 whatever the bytes."""
     lead = word & 0xFF
     if lead < 0x80:
         return lead, np.int64(1)
@@ -158,27 +159,29 @@ def _utf8(code: int) -> tuple[int, int]:
 @inline
 def _place(first: int, second: int) -> int:
     """Where a pair is looked for."""
-    return np.int64((np.uint64(first << 21 | second) * np.uint64(HASH_FACTOR)) >> np.uint64(64 - HASH_BITS))
+    place: int = np.int64((np.uint64(first << 21 | second) * np.uint64(HASH_FACTOR)) >> np.uint64(64 - HASH_BITS))
+    return place
 
 
 @jit
 def _composite(first: int, second: int, book: U32) -> int:
     """The primary composite of two code points; 0 where there is none."""
+    found: int = np.int64(0)
     if V_BASE <= second < T_BASE + T_COUNT:
         if second < V_BASE + V_COUNT and L_BASE <= first < L_BASE + L_COUNT:
-            return S_BASE + ((first - L_BASE) * V_COUNT + (second - V_BASE)) * T_COUNT
-        if second > T_BASE and S_BASE <= first < S_BASE + S_COUNT and (first - S_BASE) % T_COUNT == 0:
-            return first + (second - T_BASE)
-        return np.int64(0)
+            found = S_BASE + ((first - L_BASE) * V_COUNT + (second - V_BASE)) * T_COUNT
+        elif second > T_BASE and S_BASE <= first < S_BASE + S_COUNT and (first - S_BASE) % T_COUNT == 0:
+            found = first + (second - T_BASE)
+        return found
     pairs = np.int64(book[PAIRS])
     place = _place(first, second)
-    while True:
+    while book[pairs + 4 * place] != 0:
         row = pairs + 4 * place
         if np.int64(book[row]) == first and np.int64(book[row + 1]) == second:
-            return np.int64(book[row + 2])
-        if book[row] == 0:
-            return np.int64(0)
+            found = np.int64(book[row + 2])
+            break
         place = (place + 1) & ((1 << HASH_BITS) - 1)
+    return found
 
 
 @jit
@@ -213,7 +216,7 @@ def _compose(codes: U32, n: int, book: U32) -> int:
                 codes[i + places[own]] = run[k]
                 places[own] += 1
         i = j
-    o = np.int64(0)
+    o: int = np.int64(0)
     starter = np.int64(-1)
     before = np.int64(0)
     for k in range(n):
@@ -243,7 +246,8 @@ def _expand(plain: U32, n: int, out: U32, book: U32, column: int) -> tuple[U32, 
     for k in range(n):
         if o + 64 > len(out):  # no mapping is longer than 18
             larger = np.empty(2 * len(out) + 64, np.uint32)
-            larger[:o] = out[:o]
+            for j in range(o):  # a slice would be compiled with its error messages, a second and a half
+                larger[j] = out[j]
             out = larger
         code = np.int64(plain[k])
         if column == 1 and S_BASE <= code < S_BASE + S_COUNT:
@@ -290,9 +294,7 @@ def _cluster(src: U8, low: int, high: int, lower: bool, one: U32, two: U32, book
 
 
 @jit
-def _run(
-    src: U8, offsets: I64, steps: int, book: U32, strings: U8, dst: U8, ends: I64, scratch: U8, d: int
-) -> tuple[int, int]:
+def _run(src: U8, offsets: I64, steps: int, book: U32, strings: U8, dst: U8, ends: I64, d: int) -> tuple[int, int]:
     """Documents from number d on. src holds eight bytes or more.
 
     Returns (documents done, bytes of `dst` that are wanted to go on; 0 where all are done)
@@ -300,6 +302,7 @@ def _run(
     n, size, cap = len(offsets) - 1, len(src), len(dst)
     entry1, entry2, starts = np.int64(book[ENTRY1]), np.int64(book[ENTRY2]), np.int64(book[STARTS])
     class1, class2 = np.int64(book[CLASS1]), np.int64(book[CLASS2])
+    ascii_entries = entry2 + (np.int64(book[entry1]) << 7)
     collapse, drop, lower = steps & WHITESPACE != 0, steps & NOSPACE != 0, steps & LOWER != 0
     every = np.uint64(_EVERY)
     collapse_mask = every if collapse else np.uint64(0)
@@ -309,12 +312,13 @@ def _run(
     switch_punct = np.uint8(255 if steps & PUNCTUATION else 0)
     switch_space = np.uint8(255 if collapse or drop else 0)
     one, two = np.empty(1024, np.uint32), np.empty(1024, np.uint32)
+    block = np.empty(2 * 64, np.uint8)
     o = ends[d]
     while d < n:
         i, end = offsets[d], offsets[d + 1]
         start, first = i, o
         blank = np.int64(1)  # the last thing written is a blank, or nothing was written: another blank would not count
-        # The last single and the state before it, in case that others join it; last_i < 0: src[i - 1] is ASCII of a block.
+        # The last single and the state before it, in case that others join it. last_i < 0: src[i - 1] is of a block.
         last_i, last_o, last_blank, last_entry = np.int64(-1), o, blank, np.uint32(QUICK)
         while i < end:
             if o + ROOM > cap:
@@ -332,11 +336,11 @@ def _run(
                 if gone == 0:
                     o += stop
                 else:
-                    map_ascii(scratch, 0, src, i - stop, switch_lower, switch_digits, switch_punct, switch_space)
+                    map_ascii(block, 0, src, i - stop, switch_lower, switch_digits, switch_punct, switch_space)
                     at = np.int64(0)
                     while True:
                         upto = min(ctz64(gone), stop)
-                        copy64(dst, o, scratch, at)
+                        copy64(dst, o, block, at)
                         o += upto - at
                         if upto == stop:
                             break
@@ -392,16 +396,12 @@ def _run(
                         continue
                     if last_i >= 0:
                         o, blank = last_o, last_blank
-                    elif low < i:
+                    elif low < i and book[ascii_entries + np.int64(src[low])] & np.uint32(SPACE_OUT) == 0:
                         # ASCII of a block was written as one byte, unless it became white space: that never gives
                         # anything else, whatever joins it (no symbol of ASCII composes into a letter), and to write a
                         # blank once more changes nothing.
-                        if (
-                            book[entry2 + (np.int64(book[entry1]) << 7 | np.int64(src[low]))] & np.uint32(SPACE_OUT)
-                            == 0
-                        ):
-                            o -= 1
-                            blank = np.int64(1 if o == first or dst[o - 1] == 0x20 else 0)
+                        o -= 1
+                        blank = np.int64(1 if o == first or dst[o - 1] == 0x20 else 0)
                     if both == 0:
                         one, two, count = _cluster(src, low, stop, lower, one, two, book)
                         if o + 4 * count + ROOM > cap:
@@ -474,14 +474,13 @@ def normalise(
     if len(blob) < 8:
         blob = np.concatenate([blob, np.zeros(8, np.uint8)])
     blob, offsets = frozen(blob, np.uint8), frozen(offsets, np.int64)
-    scratch = np.empty(2 * 64, np.uint8)
     out = np.empty(total + total // 16 + ROOM + PAD, np.uint8)
-    done, wanted = _run(blob, offsets, steps, book, strings, out, ends, scratch, 0)
+    done, wanted = _run(blob, offsets, steps, book, strings, out, ends, 0)
     while wanted:
         larger = np.empty(max(wanted, len(out) + len(out) // 2), np.uint8)
         larger[: ends[done]] = out[: ends[done]]
         out = larger
-        done, wanted = _run(blob, offsets, steps, book, strings, out, ends, scratch, done)
+        done, wanted = _run(blob, offsets, steps, book, strings, out, ends, done)
     size = int(ends[-1])
     if size + PAD > len(out):
         out = np.concatenate([out[:size], np.empty(PAD, np.uint8)])

@@ -1,10 +1,10 @@
 """What the fast normalisers look up: the definition (normalise_ref) worked out for every code point, per set of steps.
 
 A code point *starts* if a text may be cut before it: the results of the two parts are the result of the whole, through
-both forms and the folding, whatever comes before or after. One that does not start *joins* (combining marks, Hangul vowels
-and tails, and what decomposes or folds into something that begins with one). So a code point that starts and is followed by
-one that starts has a result of its own, which is in these tables; only a cluster (one that starts, with all that join it)
-has to be taken apart and composed.
+both forms and the folding, whatever comes before or after. One that does not start *joins*: combining marks, Hangul
+vowels and tails, and what decomposes or folds into something that begins with one. So a code point that starts and is
+followed by one that starts has a result of its own, which is in these tables; only a cluster (one that starts, with all
+that join it) has to be taken apart and composed.
 
 A code point is *quick* if a cluster of nothing but quick ones, their combining classes not falling, is what its members
 give one by one (the quick check of UAX #15, for both forms and the folding between them).
@@ -36,7 +36,7 @@ from gpu_dedup.kernels.normalise_ref import (
 )
 from gpu_dedup.kernels.unicode import CODE_POINTS, DIGIT, PUNCT, SPACE, class_table
 
-# An entry: uint32. Without SAME, SPACE_OUT and STRING: (entry >> 24) & 3 bytes of UTF-8 in the low 24 bits, first lowest.
+# An entry: uint32. Without SAME, SPACE_OUT and STRING: (entry >> 24) & 3 bytes of UTF-8 in the low 24 bits, first low.
 SAME = 1 << 26  # the result is the code point itself; low 8 bits: combining class, if it joins
 SPACE_OUT = 1 << 27  # white space: one blank unless there is one before (WHITESPACE), or nothing (NOSPACE)
 STRING = 1 << 28  # low 24 bits: number of a string
@@ -65,8 +65,8 @@ class Tables(NamedTuple):
     strings  uint8[...]: results of more than three bytes, or with white space and more; in them white space is U+0020
              (WHITESPACE), or there is none (NOSPACE)
 
-    Two-stage parts: value(cp) = X2[X1[cp >> 7] * 128 + (cp & 127)]; X1 has 0x200000 >> 7 words, so that no four bytes, valid
-    UTF-8 or not, lead outside.
+    Two-stage parts: value(cp) = X2[X1[cp >> 7] * 128 + (cp & 127)]; X1 has 0x200000 >> 7 words, so that no four bytes,
+    valid UTF-8 or not, lead outside.
 
     ENTRY1, ENTRY2    entry of a code point, see above
     STARTS            string k is strings[STARTS[k]:STARTS[k + 1]]
@@ -74,9 +74,9 @@ class Tables(NamedTuple):
     RECORDS           rows of 8 words: bits of a code point in work above its own 21 | decomposition from, to | folding
                       from, to (places in DATA; from = to: none) | 0 0 0. Hangul syllables are left to arithmetic
     DATA              decompositions as code points in work, foldings as plain code points
-    PAIRS             1 << HASH_BITS rows of 4 words: first, second, primary composite, 0; all 0 where empty. The place of a
-                      pair is (first << 21 | second) * HASH_FACTOR modulo 2**64 >> (64 - HASH_BITS), and on by one where that
-                      is taken
+    PAIRS             1 << HASH_BITS rows of 4 words: first, second, primary composite, 0; all 0 where empty. The place
+                      of a pair is (first << 21 | second) * HASH_FACTOR modulo 2**64 >> (64 - HASH_BITS), and on by one
+                      where that is taken
     CLASS1, CLASS2    class bits, as kernels/unicode.py has them
     """
 

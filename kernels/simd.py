@@ -15,7 +15,6 @@ way carry PAD spare bytes at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -23,20 +22,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
-intrinsic: Any = (
-    _intrinsic  # Numba's own type for it does not know that the typing context is no argument of the caller
-)
-
 PAD = 64
 
 _I8 = ir.IntType(8)
 _I64 = ir.IntType(64)
 _V64 = ir.VectorType(_I8, 64)
-
-
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """numba's `intrinsic`; type checkers would take the result for the function that it is made of."""
-    return _intrinsic(function)
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
