@@ -1,10 +1,10 @@
 """JSON lines taken apart, on the CPU: one sweep per line that checks all of it and un-escapes the wanted texts.
 
 Same functions as ``jsonl_ref``. A line is TEXT only if json.loads would accept it and give this text; anything else (a
-malformed line, a wanted field of another type, a wanted-level key with an escape, too deep nesting) is ODD. 64-byte masks
-find the next quote, backslash or control character; bytes before it are copied 64 at a time. Whatever is skipped is
-checked by the same code, its copy landing behind the text where the next one overwrites it. UTF-8 is checked per line by
-mask arithmetic, 64 bytes at a time whatever the script, so Chinese costs about as much as English.
+malformed line, a wanted field of another type, an escape in a key that may be wanted, too deep nesting) is ODD. 64-byte
+masks find the next quote, backslash or control character; bytes before it are copied 64 at a time. Whatever is skipped
+is checked by the same code, its copy landing behind the text where the next one overwrites it. UTF-8 is checked line by
+line in mask arithmetic, 64 bytes at a time whatever the script, so Chinese costs about as much as English.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gpu_dedup.kernels.jit import jit
+from gpu_dedup.kernels.jit import frozen, jit
 from gpu_dedup.kernels.jsonl_ref import BLANK, MAX_DEPTH, ODD, PAD, SKIPPED, TEXT, check
 from gpu_dedup.kernels.simd import copy64, ctz64, load_u64, mask_eq, mask_high, mask_lt, popcount64
 
@@ -41,7 +41,7 @@ _OBJECT, _ARRAY = 1, 2
 
 @jit
 def _count_lf(data: _U8, size: int) -> int:
-    n = np.int64(0)
+    n: int = np.int64(0)
     i = np.int64(0)
     while i + 64 <= size:
         n += popcount64(mask_eq(data, i, np.uint8(10)))
@@ -71,8 +71,8 @@ def _fill_starts(data: _U8, size: int, starts: _I64) -> None:
 
 @jit
 def _utf8(data: _U8, start: int, end: int) -> bool:
-    """True if data[start:end] is strict UTF-8: the bytes that leads ask for are exactly the continuation bytes there are,
-    and second bytes stay clear of overlong forms, surrogates and what lies above U+10FFFF (Unicode, table 3-7)."""
+    """True if data[start:end] is strict UTF-8: continuation bytes exactly where leads ask for them, and second bytes
+    clear of overlong forms, surrogates and what lies above U+10FFFF (Unicode 15, table 3-7)."""
     one = np.uint64(1)
     need = np.uint64(0)  # continuation bytes still wanted from the block before, at their places in this one
     after_e0 = np.uint64(0)
@@ -116,7 +116,7 @@ def _utf8(data: _U8, start: int, end: int) -> bool:
         after_f0 = f0 >> np.uint64(63)
         after_f4 = f4 >> np.uint64(63)
         i += 64
-    return need == np.uint64(0)
+    return bool(need == np.uint64(0))
 
 
 @jit
@@ -196,7 +196,7 @@ def _space(data: _U8, p: int, end: int) -> int:
 @jit
 def _is(data: _U8, p: int, word: _U8) -> bool:
     """True if data goes on with `word` at p; the caller's end check follows."""
-    for i in range(len(word)):
+    for i in range(len(word)):  # noqa: SIM110 - Numba compiles no generator
         if data[p + i] != word[i]:
             return False
     return True
@@ -209,7 +209,7 @@ _TRUE, _FALSE, _NULL_WORD, _NAN, _INFINITY = (
 
 @jit
 def _scalar(data: _U8, p: int, end: int) -> int:
-    """Place after the number, true, false, null, NaN or Infinity at p; -1 if there is none. What follows is the caller's."""
+    """Place after the number, true, false, null, NaN or Infinity at p; -1 if none. What follows is the caller's."""
     c = data[p]
     if c == 116:
         return p + 4 if _is(data, p, _TRUE) else -1
@@ -252,14 +252,14 @@ def _record(
     data: _U8, p: int, end: int, words: _U8, word_at: _I64, word8: _U64, path_at: _I64, deepest: int, fused: bool,
     find: _I64, stack: _U8, blob: _U8, base: int,
 ) -> int:  # fmt: skip
-    """Check the record data[p:end] and find the values of all paths. -1: ODD; else where the text of path 0 ends in blob
-    (with `fused`; it begins at `base`).
+    """Check the record data[p:end] and find the values of all paths. -1: ODD; else where the text of path 0 ends in
+    blob (with `fused`; it begins at `base`).
 
     words, word_at, word8   the paths' keys, key k is words[word_at[k]:word_at[k + 1]], word8 its first 8 bytes
     path_at                 path j is keys path_at[j]:path_at[j + 1]; `deepest`: most keys of a path
-    find                    int64[paths, 6], by path: level whose keys are compared next; 1 if the key of that level has
-                            just matched and its value may be entered; level of the value being read, or 0; then what was
-                            found: kind, first byte, byte after the last
+    find                    int64[paths, 6], by path: level whose keys are compared next; 1 if the key of that level
+                            has just matched and its value may be entered; level of the value being read, or 0; then
+                            what was found: kind, first byte, byte after the last
     """
     paths = len(path_at) - 1
     for j in range(paths):
@@ -280,7 +280,7 @@ def _record(
         if p >= end:
             return -1
         c = data[p]
-        if state == _KEY or state == _KEY_OR_END:
+        if state >= _KEY and state != _COMMA_OR_END:
             if c == 34:
                 q = p + 1
                 p, w_key = _string(data, q, end, blob, w)
@@ -384,7 +384,7 @@ def _extract(
     data: _U8, starts: _I64, want: npt.NDArray[np.bool_], words: _U8, word_at: _I64, word8: _U64, path_at: _I64,
     deepest: int, owner: _I64, fields: int, status: _U8, blob: _U8, offsets: _I64, spans: _I64,
 ) -> None:  # fmt: skip
-    """`owner`: int64[paths], the name (fields first, then extra) that a path belongs to; a name's own key comes first."""
+    """`owner`: int64[paths], the name (fields first, then extra) a path belongs to; a name's own key comes first."""
     paths = len(owner)
     find = np.zeros((paths, 6), np.int64)
     chosen = np.zeros(fields + spans.shape[1], np.int64)
@@ -441,15 +441,10 @@ def _extract(
     offsets[len(status)] = w
 
 
-def _own(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """One array type for the compiled code: contiguous and writable (read-only data is copied)."""
-    return np.require(array, np.uint8, ["C", "W"])
-
-
 def scan_lines(data: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.int64]:
     """Where lines begin; see jsonl_ref.scan_lines."""
     check(data, size, ("text",), ())
-    return _scan(_own(data), size)
+    return _scan(frozen(data, np.uint8), size)
 
 
 def _scan(data: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.int64]:
@@ -470,7 +465,7 @@ def extract(
 ]:
     """Take JSON lines apart; see jsonl_ref.extract. Lines that this kernel judges are TEXT, the rest ODD."""
     check(data, size, fields, extra)
-    data = _own(data)
+    data = frozen(data, np.uint8)
     starts = _scan(data, size)
     n = len(starts) - 1
     keys: list[bytes] = []
@@ -482,11 +477,11 @@ def extract(
             path_at.append(len(keys))
             owner.append(number)
     if want is None:
-        mask = np.zeros(0, np.bool_)
+        mask = frozen(np.zeros(0, np.bool_), np.bool_)
     elif len(want) != n:
         raise ValueError(f"{len(want)} flags for {n} lines")
     else:
-        mask = np.require(want, np.bool_, ["C", "W"])
+        mask = frozen(want, np.bool_)
     status = np.empty(n, np.uint8)
     blob = np.empty(size + PAD, np.uint8)
     blob[size:] = 0

@@ -3,10 +3,10 @@
     scan_lines(data, size)                        where the lines begin
     extract(data, size, fields, extra, want)      lines, texts and raw values of extra fields
 
-A line ends at LF (0x0A) and nowhere else: U+2028, U+0085, form feeds and lone CRs belong to the text. A line of nothing but
-JSON white space is blank. What a line that is not blank means is defined by ``json.loads`` of its strictly decoded UTF-8,
-with at most MAX_DEPTH nested containers; a faster backend may judge lines itself as long as it never differs, and gives
-ODD to those that it would rather not judge.
+A line ends at LF (0x0A) and nowhere else: U+2028, U+0085, form feeds and lone CRs belong to it. A line of nothing but
+JSON white space is blank. What any other line means is defined by ``json.loads`` of its strictly decoded UTF-8, with at
+most MAX_DEPTH nested containers; a faster backend may judge lines itself as long as it never differs, and gives ODD to
+those that it would rather not judge.
 """
 
 from __future__ import annotations

@@ -1,0 +1,149 @@
+"""What a reader gives: chunks of a file, in file order, and a reference to read one again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu_dedup.backend import Backend
+from gpu_dedup.batch import I64, U8, Bool, Rows, Tape
+from gpu_dedup.errors import InternalError
+
+PAD = 64  # spare bytes behind the lines of a chunk: kernels read 64 at a time
+
+
+class ChunkRef(NamedTuple):
+    """Where a chunk is, so that it can be read again. Plain numbers; small enough to keep for every chunk of a corpus.
+
+    first_row  number in the file of its first row
+    rows       physical rows in it
+    part       Parquet: its row group; else 0
+    offset     JSONL: byte of the (decompressed) file where its first line begins; Parquet: row of its row group
+    size       JSONL: bytes; else 0
+    """
+
+    first_row: int
+    rows: int
+    part: int
+    offset: int
+    size: int
+
+
+class Chunk(ABC):
+    """Some whole rows of one file.
+
+    file_index  as given to open_source
+    first_row   number in the file of its first row (0-based physical line, or record number)
+    nbytes      bytes of the file (compressed, where it is) that were read for it: for progress
+    ref         to read it again
+    bom         bytes before the first line that belong to the file, not to a row (chunk 0 of a JSONL file)
+    data        uint8[size + 64 or more], JSONL: its lines as they are; Parquet: empty
+    size        bytes of data that are lines
+    """
+
+    bom: bytes = b""
+    data: U8 = np.zeros(PAD, np.uint8)
+    size: int = 0
+
+    def __init__(self, file_index: int, nbytes: int, ref: ChunkRef) -> None:
+        self.file_index = file_index
+        self.nbytes = nbytes
+        self.ref = ref
+
+    @property
+    def first_row(self) -> int:
+        return self.ref.first_row
+
+    def count_rows(self) -> int:
+        """Physical rows in it, blank lines included."""
+        return self.ref.rows
+
+    @abstractmethod
+    def parse(
+        self, backend: Backend, fields: Sequence[str], extra: Sequence[str] = (), want: Bool | None = None
+    ) -> Rows:
+        """Take the rows apart.
+
+        fields  names whose values, joined by a line feed, are the text. A name is a field of the record, or else a path
+                into objects, split at its dots. With several, null and absent ones are left out if another is there
+        extra   names whose values are wanted
+        want    bool[count_rows()], or None for all: other rows are ROW_SKIPPED
+
+        Raises InputError where the file as a whole cannot give such a text. Thread-safe, as often as wanted.
+        """
+
+    def lines(self) -> I64:
+        """int64[n + 1]: line i is data[starts[i]:starts[i + 1]], its terminator included. JSONL only."""
+        raise InternalError("only a chunk of lines has lines")
+
+
+class Reader(ABC):
+    """One open file. Iterate it once, in one thread; or call read_refs, as often as wanted. Also a context manager."""
+
+    @property
+    @abstractmethod
+    def bytes_read(self) -> int:
+        """Bytes of the file (compressed, where it is) that were read so far."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Chunk]:
+        """All chunks, in file order. Raises InputError where the file is cut, corrupt, or has changed."""
+
+    @abstractmethod
+    def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[Chunk]:
+        """The chunks that gave these refs (ascending), one for each, whatever the batch size of either reader.
+
+        Plain JSONL is read at the place, Parquet from the row groups concerned, compressed JSONL from the start on.
+        """
+
+    @abstractmethod
+    def content_hash(self) -> str:
+        """XXH3-64 of all bytes of the file, 16 hex digits. JSONL: known once the iteration has come to its end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file; chunks that were given stay good."""
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def replaced(tape: Tape, texts: Mapping[int, bytes]) -> Tape:
+    """The tape with other texts for some documents (keys ascending); the tape itself where there are none."""
+    if not texts:
+        return tape
+    old = tape.offsets
+    lengths = np.diff(old)
+    rows = np.fromiter(texts, np.int64, len(texts))
+    lengths[rows] = np.fromiter(map(len, texts.values()), np.int64, len(texts))
+    offsets = np.zeros(len(old), np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    blob = np.empty(int(offsets[-1]) + PAD, np.uint8)
+    blob[offsets[-1] :] = 0
+    done = 0
+    for row, text in texts.items():
+        blob[offsets[done] : offsets[row]] = tape.blob[old[done] : old[row]]
+        blob[offsets[row] : offsets[row + 1]] = np.frombuffer(text, np.uint8)
+        done = row + 1
+    blob[offsets[done] : offsets[-1]] = tape.blob[old[done] : old[-1]]
+    return Tape(blob, offsets)
+
+
+def quoted(names: Sequence[str], most: int = 8) -> str:
+    """Names for a one-line message: a few, each printable and of bounded length."""
+    parts = []
+    for name in names[:most]:
+        text = name if name.isprintable() else ascii(name)[1:-1]
+        parts.append(text if len(text) <= 40 else text[:37] + "...")
+    if len(names) > most:
+        parts.append(f"and {len(names) - most} more")
+    return ", ".join(parts)

@@ -1,0 +1,209 @@
+"""Which files are the input: arguments become sources, in the order that row identity leans on.
+
+Arguments keep their order; the files of a folder or glob come in the order of their path's bytes. What a user would
+regret later is refused here, before any work: a file twice, an output that would lie on top of its input.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpu_dedup.errors import InputError, OutputError
+
+OWNED = "_gpu_dedup"  # the folder that a run leaves beside its output; never input
+
+# Ending (lower case) -> (format, compression). A name is matched by its longest ending.
+ENDINGS: dict[str, tuple[str, str]] = {
+    **{
+        lines + packed: ("jsonl", packed.lstrip("."))
+        for lines in (".jsonl", ".ndjson", ".json", ".jsonlines")
+        for packed in ("", ".gz", ".zst")
+    },
+    ".parquet": ("parquet", ""),
+    ".pq": ("parquet", ""),
+}
+KNOWN = ".jsonl, .ndjson and .json (also with .gz or .zst), .parquet and .pq"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input file.
+
+    path         absolute
+    rel          path under the common parent of all inputs: its place in the output
+    format       'jsonl' | 'parquet'
+    compression  '' | 'gz' | 'zst'
+    size         bytes, and mtime_ns, when it was discovered: a file that differs later is refused
+    """
+
+    path: str
+    rel: str
+    format: str
+    compression: str
+    size: int
+    mtime_ns: int
+
+    def where(self, row: int) -> str:
+        """The place of a row for a message: `file:line` (from 1) of lines, `file: row` (from 0) of records."""
+        return f"{shown(self.path)}:{row + 1}" if self.format == "jsonl" else f"{shown(self.path)}: row {row}"
+
+
+def shown(path: str) -> str:
+    """A path that fits a one-line message, whatever bytes are in it."""
+    return path if path.isprintable() else ascii(path)
+
+
+def kind_of(path: str) -> tuple[str, str] | None:
+    """(format, compression) by the file's ending; None where it is unknown."""
+    name = os.path.basename(path).lower()
+    best = max((ending for ending in ENDINGS if name.endswith(ending)), key=len, default=None)
+    return ENDINGS[best] if best else None
+
+
+def discover(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None) -> list[Source]:
+    """The input files, in order.
+
+    inputs   files, folders (with all below them that has a known ending; hidden files and folders, files that begin
+             with `_`, and `_gpu_dedup` folders are passed over), or globs (`**` reaches into folders)
+    output   folder that the run will write to, or None
+
+    Raises InputError: nothing there or nothing of a known kind, unreadable, not a regular file, the same file twice
+    (also through a link), standard input. Raises OutputError where the output lies inside an input folder, holds an
+    input folder, or would overwrite an input.
+    """
+    arguments = [os.fspath(one) for one in inputs]
+    if not arguments:
+        raise InputError("no input given; name files, folders or globs of .jsonl(.gz|.zst) or .parquet")
+    paths: list[str] = []
+    anchors: list[str] = []
+    folders: list[str] = []
+    for argument in arguments:
+        for entry in _expand(argument):
+            if os.path.isdir(entry):
+                if os.path.basename(os.path.abspath(entry)) == OWNED:
+                    raise InputError(f"{shown(entry)}: this folder holds a run's own files, not input; leave it out")
+                folders.append(entry)
+                anchors.append(os.path.abspath(entry))
+                paths += _in_folder(entry, argument)
+            else:
+                anchors.append(os.path.dirname(os.path.abspath(entry)))
+                paths.append(entry)
+    base = os.path.commonpath(anchors)
+    if output is not None:
+        _check_output(os.fspath(output), folders)
+    seen: dict[tuple[int, int], str] = {}
+    sources: list[Source] = []
+    for path in paths:
+        info = _stat(path)
+        other = seen.setdefault((info.st_dev, info.st_ino), path)
+        if other is not path:
+            same = (
+                "is given twice"
+                if os.path.abspath(other) == os.path.abspath(path)
+                else f"is the same as {shown(other)}"
+            )
+            raise InputError(f"{shown(path)}: this file {same}; name each input once")
+        kind = kind_of(path)
+        if kind is None:
+            raise InputError(f"{shown(path)}: unknown kind of file; known endings are {KNOWN}")
+        rel = os.path.relpath(os.path.abspath(path), base)
+        if rel.split(os.sep)[0] == OWNED:
+            raise InputError(
+                f"{shown(path)}: a folder {OWNED} holds a run's own files, not input; move the file out of it"
+            )
+        if output is not None and os.path.realpath(os.path.join(output, rel)) == os.path.realpath(path):
+            raise OutputError(
+                f"{shown(os.fspath(output))}: it would overwrite the input {shown(path)}; choose another output folder"
+            )
+        sources.append(Source(os.path.abspath(path), rel, *kind, info.st_size, info.st_mtime_ns))
+    return sources
+
+
+def _bytes(path: str) -> bytes:
+    return os.fsencode(path)
+
+
+def _expand(argument: str) -> list[str]:
+    """The argument itself, or what it matches as a glob."""
+    if argument == "-":
+        raise InputError("-: standard input cannot be read, because the input is read twice; save it to a file first")
+    if not argument:
+        raise InputError("'': an input without a name; name a file, a folder or a glob")
+    if os.path.exists(argument):
+        return [argument]
+    if os.path.lexists(argument):
+        raise InputError(f"{shown(argument)}: a link to something that is not there; mend or leave out the link")
+    if not glob.has_magic(argument):
+        raise InputError(f"{shown(argument)}: no such file or folder; check the name")
+    matches = sorted(set(glob.glob(argument, recursive=True)), key=_bytes)
+    if OWNED not in argument:
+        matches = [match for match in matches if OWNED not in match.split(os.sep)]
+    if not matches:
+        raise InputError(f"{shown(argument)}: no file matches; check the pattern")
+    if "**" in argument:  # it gives a folder and, once more, all that is in it
+        matches = [match for match in matches if not os.path.isdir(match)]
+        matches = [match for match in matches if kind_of(match) is not None]
+        if not matches:
+            raise InputError(f"{shown(argument)}: no file of a known kind matches; known endings are {KNOWN}")
+    return matches
+
+
+def _in_folder(folder: str, argument: str) -> list[str]:
+    found = sorted(_walk(folder, ()), key=_bytes)
+    if not found:
+        raise InputError(f"{shown(argument)}: no input in this folder; known endings are {KNOWN}")
+    return found
+
+
+def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """Files of a known kind below a folder; links to folders are followed, but never round in a circle."""
+    try:
+        info = os.stat(folder)
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise InputError(f"{shown(folder)}: cannot be read: {error.strerror}; check its permissions") from error
+    here = (info.st_dev, info.st_ino)
+    if here in above:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if entry.name != OWNED:
+                yield from _walk(entry.path, (*above, here))
+        elif not entry.name.startswith("_") and kind_of(entry.name) is not None:
+            yield entry.path
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{shown(path)}: cannot be read: {error.strerror}; mend or leave out the file") from error
+    if not stat.S_ISREG(info.st_mode):
+        raise InputError(
+            f"{shown(path)}: not a regular file, and the input is read twice; save what comes from it to a file first"
+        )
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{shown(path)}: no permission to read; change it or leave out the file")
+    return info
+
+
+def _check_output(output: str, folders: Sequence[str]) -> None:
+    target = os.path.realpath(output)
+    for folder in folders:
+        source = os.path.realpath(folder)
+        if source == target:
+            raise OutputError(f"{shown(output)}: the output is the input folder; choose another output folder")
+        if os.path.commonpath([source, target]) == source:
+            raise OutputError(
+                f"{shown(output)}: the output lies inside the input folder {shown(folder)}; choose one outside it"
+            )
+        if os.path.commonpath([source, target]) == target:
+            raise OutputError(
+                f"{shown(output)}: the input folder {shown(folder)} lies inside the output; choose another one"
+            )

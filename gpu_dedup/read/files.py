@@ -1,0 +1,59 @@
+"""A source opened by its format, and single rows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.backend import Backend
+from gpu_dedup.batch import ROW_TEXT
+from gpu_dedup.errors import InputError
+from gpu_dedup.read.chunks import Reader
+from gpu_dedup.read.discover import Source, shown
+from gpu_dedup.read.jsonl import JsonlReader
+
+LOOK_BYTES = 4 << 20  # batch of read_rows
+
+
+def open_source(source: Source, batch_bytes: int, file_index: int = 0, columns: Sequence[str] | None = None) -> Reader:
+    """Open a file for reading in chunks.
+
+    batch_bytes  (decompressed) bytes per chunk, about; a longer line makes a larger chunk. It never changes a row
+    file_index   handed on to the chunks
+    columns      every name that `parse` will be asked for, so that a Parquet file gives no other; None: all of them
+
+    Raises InputError if the file is not as it was discovered, or is no Parquet file that can be read.
+    """
+    if source.format == "parquet":
+        from gpu_dedup.read.parquet import ParquetReader
+
+        return ParquetReader(source, batch_bytes, file_index, columns)
+    return JsonlReader(source, batch_bytes, file_index)
+
+
+def read_rows(
+    source: Source, rows: Sequence[int], fields: Sequence[str], extra: Sequence[str], backend: Backend
+) -> dict[int, tuple[bytes | None, dict[str, Any]]]:
+    """Some rows of a file, for a person to look at: row -> (text, or None if it has none; value of each extra field).
+
+    The file is read from the start to the last of them. Raises InputError if it has not so many rows.
+    """
+    wanted = np.unique(np.asarray(rows, np.int64))
+    found: dict[int, tuple[bytes | None, dict[str, Any]]] = {}
+    with open_source(source, LOOK_BYTES, 0, [*fields, *extra]) as reader:
+        for chunk in reader:
+            inside = wanted[(wanted >= chunk.first_row) & (wanted < chunk.first_row + chunk.count_rows())]
+            if len(inside):
+                want = np.zeros(chunk.count_rows(), np.bool_)
+                want[inside - chunk.first_row] = True
+                parsed = chunk.parse(backend, fields, extra, want)
+                for row in inside.tolist():
+                    i = row - chunk.first_row
+                    text = parsed.tape[i] if parsed.status[i] == ROW_TEXT else None
+                    found[row] = text, {name: values[i] for name, values in parsed.fields.items()}
+            if len(found) == len(wanted):
+                return found
+    missing = next(row for row in wanted.tolist() if row not in found)
+    raise InputError(f"{shown(source.path)}: it has no row {missing}; rows are numbered from 0")

@@ -1,0 +1,357 @@
+"""Parquet: chunks of record batches, only the columns that are needed, and their texts whatever string type they have.
+
+pyarrow does not look whether strings are UTF-8; here every text is checked, and one that is not makes a bad row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gpu_dedup.backend import Backend
+from gpu_dedup.batch import MISSING, ROW_BAD, ROW_SKIPPED, ROW_TEXT, Bool, Rows, Tape
+from gpu_dedup.errors import InputError, InternalError
+from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, quoted, replaced
+from gpu_dedup.read.discover import Source, shown
+from gpu_dedup.read.streams import RawFile, hash_file, unreadable
+
+# Rows decoded at a time. A column's size in the file says nothing about its decoded size where the pages are dictionary
+# coded (a thousand copies of a megabyte take one), so a batch is kept small in rows and several make a chunk.
+BATCH_ROWS = 1024
+# A batch this many times larger than asked for is cut into several chunks.
+OVERSIZE = 4
+BLOCK = 1 << 20  # bytes of a column read from the file at a time
+
+_TEXT_TYPES = (
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+    pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_null,
+)  # fmt: skip
+
+
+def _is_text(kind: Any) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_text(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return any(test(kind) for test in _TEXT_TYPES)
+
+
+def _as_bytes(array: Any) -> Any:
+    """An array of texts of any type as large_binary: 64-bit offsets, so that nothing overflows when arrays join."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        words = _as_bytes(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, words).dictionary_decode()
+    return array.cast(pa.large_binary())
+
+
+def _path(schema: Any, name: str) -> list[str] | None:
+    """Where a name leads: to a column of that name, else by its dotted parts into structs; None: nowhere."""
+    if name in schema.names:
+        return [name]
+    parts = name.split(".")
+    if len(parts) < 2 or parts[0] not in schema.names:
+        return None
+    kind = schema.field(parts[0]).type
+    for part in parts[1:]:
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            return None
+        kind = kind.field(part).type
+    return parts
+
+
+def _type_at(schema: Any, path: list[str]) -> Any:
+    kind = schema.field(path[0]).type
+    for part in path[1:]:
+        kind = kind.field(part).type
+    return kind
+
+
+def _column(batch: Any, path: list[str]) -> Any:
+    array = batch.column(path[0])
+    return pc.struct_field(array, path[1:]) if len(path) > 1 else array
+
+
+def _python(array: Any) -> list[Any]:
+    """Python values: times as ISO text (it sorts as they do), bytes as text, broken UTF-8 as U+FFFD."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _python(array.storage)
+    if pa.types.is_dictionary(kind) and _is_text(kind):
+        return _python(_as_bytes(array))
+    if pa.types.is_temporal(kind):
+        return list(array.cast(pa.string()).to_pylist())
+    if _is_text(kind):
+        values = _as_bytes(array).to_pylist()
+        return [value if value is None else value.decode("utf-8", "replace") for value in values]
+    return list(array.to_pylist())
+
+
+class ParquetChunk(Chunk):
+    """Some consecutive rows of one row group."""
+
+    def __init__(
+        self,
+        file_index: int,
+        nbytes: int,
+        ref: ChunkRef,
+        batches: Sequence[Any],
+        path: str,
+        schema: Any,
+        read: set[str],
+    ) -> None:
+        super().__init__(file_index, nbytes, ref)
+        self._batches = batches
+        self._path = path
+        self._schema = schema
+        self._read = read
+
+    def _find(self, name: str) -> list[str] | None:
+        path = _path(self._schema, name)
+        if path is not None and path[0] not in self._read:
+            raise InternalError(f"column {name!r} was not named when {self._path} was opened")
+        return path
+
+    def _texts(self, fields: Sequence[str]) -> list[list[str]]:
+        """Paths of the text columns; refuses a file that cannot give a text."""
+        paths = []
+        for name in fields:
+            path = self._find(name)
+            if path is not None:
+                kind = _type_at(self._schema, path)
+                if not _is_text(kind):
+                    raise InputError(
+                        f"{shown(self._path)}: column {quoted([name])} holds {kind}, not text; "
+                        "name another with --text-field, or pass --on-bad-file skip"
+                    )
+                paths.append(path)
+        if not paths:
+            raise InputError(
+                f"{shown(self._path)}: no column {quoted(fields)} (columns here: {quoted(self._schema.names)}); "
+                "name the right one with --text-field, or pass --on-bad-file skip"
+            )
+        return paths
+
+    def parse(
+        self, backend: Backend, fields: Sequence[str], extra: Sequence[str] = (), want: Bool | None = None
+    ) -> Rows:
+        paths = self._texts(fields)
+        n = self.ref.rows
+        wanted = np.ones(n, np.bool_) if want is None else want
+        arrays = []
+        at = 0
+        for batch in self._batches:
+            columns = [_as_bytes(_column(batch, path)) for path in paths]
+            array = columns[0]
+            if len(columns) > 1:
+                joint = pa.scalar(b"\n", pa.large_binary())
+                known = np.logical_or.reduce([_valid(column) for column in columns])
+                array = pc.binary_join_element_wise(*columns, joint, null_handling="skip")
+                array = pc.if_else(pa.array(known), array, pa.scalar(None, pa.large_binary()))
+            if want is not None:
+                mine = pa.array(want[at : at + len(array)])
+                array = pc.if_else(mine, array, pa.scalar(None, pa.large_binary()))
+            arrays.append(array)
+            at += len(array)
+        array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        tape = _tape(array)
+        known = _valid(array)
+        good = known & backend.valid_utf8(tape)
+        status = np.where(good, ROW_TEXT, np.where(wanted, ROW_BAD, ROW_SKIPPED)).astype(np.uint8)
+        null = (
+            f'field "{quoted(fields)}" is null' if len(fields) == 1 else f"all of the fields {quoted(fields)} are null"
+        )
+        errors: list[tuple[int, str]] = []
+        for i in np.flatnonzero(status == ROW_BAD).tolist():
+            errors.append((self.first_row + i, _why_not_utf8(tape[i]) if known[i] else null))
+        lengths = np.diff(tape.offsets)
+        tape = replaced(tape, dict.fromkeys(np.flatnonzero(~good & (lengths > 0)).tolist(), b""))
+        return Rows(self.first_row, tape, status, errors, {name: self._values(name, status) for name in extra})
+
+    def _values(self, name: str, status: Any) -> list[Any]:
+        values: list[Any] = [MISSING] * self.ref.rows
+        path = self._find(name)
+        if path is None:
+            return values
+        at = 0
+        for batch in self._batches:
+            rows = np.flatnonzero(status[at : at + batch.num_rows] == ROW_TEXT)
+            array = _column(batch, path)
+            if len(rows) < batch.num_rows:
+                array = array.take(pa.array(rows))
+            try:
+                column = _python(array)
+            except (UnicodeDecodeError, ValueError, pa.ArrowException) as error:
+                raise InputError(
+                    f"{shown(self._path)}: column {quoted([name])} holds values of {array.type} that cannot be shown "
+                    f"({str(error).splitlines()[0]}); name another field"
+                ) from error
+            for row, value in zip(rows.tolist(), column, strict=True):
+                values[at + row] = value
+            at += batch.num_rows
+        return values
+
+
+def _valid(array: Any) -> Bool:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _why_not_utf8(text: bytes) -> str:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return f"not valid UTF-8 at byte {error.start + 1}"
+    raise InternalError("a text was refused that is valid UTF-8")
+
+
+def _tape(array: Any) -> Tape:
+    """A large_binary array as it lies in Arrow's memory."""
+    _, offsets, data = array.buffers()
+    n = len(array)
+    blob = np.zeros(PAD, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
+    return Tape(blob, np.frombuffer(offsets, np.int64, count=array.offset + n + 1)[array.offset :])
+
+
+class ParquetReader(Reader):
+    """A Parquet file in chunks, never across row groups. Memory: a few batches of the needed columns."""
+
+    def __init__(self, source: Source, batch_bytes: int, file_index: int, columns: Sequence[str] | None) -> None:
+        self.source = source
+        self.file_index = file_index
+        self._batch = batch_bytes
+        self._bytes = 0
+        self._content_hash: str | None = None
+        self._rows = 0
+        RawFile(source).close()  # is it still the file that was discovered?
+        with self._errors():
+            file = pa.OSFile(os.fsencode(source.path))
+            self._file = pq.ParquetFile(file, pre_buffer=False, buffer_size=BLOCK)
+            self._schema = self._file.schema_arrow
+            self._meta = self._file.metadata
+        found = None if columns is None else [path for name in columns if (path := _path(self._schema, name))]
+        self._columns = None if found is None else [".".join(path) for path in found]
+        self._read = set(self._schema.names) if found is None else {path[0] for path in found}
+
+    @property
+    def bytes_read(self) -> int:
+        return self._bytes
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise unreadable(self.source, error) from error
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(
+                f"{shown(self.source.path)}: truncated, corrupt or unreadable Parquet data after {self._rows} rows "
+                f"({why}); get a whole copy of the file, or pass --on-bad-file skip"
+            ) from error
+
+    def _batches(self, group: int) -> Iterator[Any]:
+        """Record batches of a row group, with its number of rows whatever the columns."""
+        left = self._meta.row_group(group).num_rows
+        batches = self._file.iter_batches(BATCH_ROWS, [group], self._columns, use_threads=False)
+        while True:
+            with self._errors():
+                batch = next(batches, None)
+            if batch is None:
+                break
+            left -= batch.num_rows
+            yield batch
+        if left:
+            raise InputError(
+                f"{shown(self.source.path)}: truncated or corrupt Parquet data: row group {group} differs by {left} "
+                "rows from what the file says; get a whole copy of the file, or pass --on-bad-file skip"
+            )
+
+    def __iter__(self) -> Iterator[ParquetChunk]:
+        groups = self._meta.num_row_groups
+        for group in range(groups):
+            rows = self._meta.row_group(group).num_rows
+            share = self.source.size * (group + 1) // groups
+            start = done = 0
+            held: list[Any] = []
+            held_bytes = 0
+
+            def chunk(batches: list[Any], at: int, nbytes: int, group: int = group) -> ParquetChunk:
+                count = sum(batch.num_rows for batch in batches)
+                ref = ChunkRef(self._rows, count, group, at, 0)
+                self._rows += count
+                self._bytes += nbytes
+                return ParquetChunk(self.file_index, nbytes, ref, batches, self.source.path, self._schema, self._read)
+
+            left = share - self._bytes
+            for batch in self._batches(group):
+                done += batch.num_rows
+                size = batch.nbytes
+                pieces = min(batch.num_rows, -(-size // self._batch)) if size > OVERSIZE * self._batch else 1
+                step = -(-batch.num_rows // max(pieces, 1)) if batch.num_rows else 1
+                for at in range(0, batch.num_rows, step):
+                    held.append(batch.slice(at, step))
+                    held_bytes += size // max(pieces, 1)
+                    count = sum(one.num_rows for one in held)
+                    if held_bytes >= self._batch:
+                        nbytes = min(share - self._bytes, left * count // max(rows, 1))
+                        yield chunk(held, start, nbytes)
+                        start += count
+                        held, held_bytes = [], 0
+            if held:
+                yield chunk(held, start, share - self._bytes)
+            self._bytes = share
+
+    def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[ParquetChunk]:
+        waiting = list(refs)
+        while waiting:
+            group = waiting[0].part
+            if group >= self._meta.num_row_groups:
+                raise InternalError(f"{self.source.path}: it has no row group {group}")
+            mine = [ref for ref in waiting if ref.part == group]
+            if mine != waiting[: len(mine)] or any(a.offset + a.rows > b.offset for a, b in pairwise(mine)):
+                raise InternalError("chunks are read again in the order of the file")
+            del waiting[: len(mine)]
+            at = 0
+            held: list[Any] = []
+            for batch in self._batches_until(group, mine[-1].offset + mine[-1].rows):
+                end = at + batch.num_rows
+                while mine and mine[0].offset < end:
+                    ref = mine[0]
+                    low = max(ref.offset, at)
+                    held.append(batch.slice(low - at, min(ref.offset + ref.rows, end) - low))
+                    if ref.offset + ref.rows > end:
+                        break
+                    nbytes = self.source.size * ref.rows // max(self._meta.num_rows, 1)
+                    self._bytes += nbytes
+                    yield ParquetChunk(self.file_index, nbytes, ref, held, self.source.path, self._schema, self._read)
+                    held = []
+                    del mine[0]
+                at = end
+            if mine:
+                raise InternalError(
+                    f"{self.source.path}: row group {group} ends before row {mine[0].offset + mine[0].rows}"
+                )
+
+    def _batches_until(self, group: int, rows: int) -> Iterator[Any]:
+        for batch in self._batches(group):
+            yield batch
+            rows -= batch.num_rows
+            if rows <= 0:
+                return
+
+    def content_hash(self) -> str:
+        if self._content_hash is None:
+            self._content_hash = hash_file(self.source)
+        return self._content_hash
+
+    def close(self) -> None:
+        self._file.close(force=True)
