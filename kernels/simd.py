@@ -22,6 +22,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
+# Numba's type for it does not know that the typing context is no argument of the caller.
+intrinsic: Any = _intrinsic
+
 PAD = 64
 
 _I8 = ir.IntType(8)
