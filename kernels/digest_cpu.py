@@ -1,7 +1,7 @@
 """Digest of a text for exact classes, in Numba; the definition is digest_ref.
 
-XXH64 of our own (published algorithm, doc/xxhash_spec.md of https://github.com/Cyan4973/xxHash), both seeds in one sweep
-over the bytes: they share the loads and the first multiplication of every lane.
+XXH64 of our own (published algorithm, doc/xxhash_spec.md of Cyan4973/xxHash on GitHub), both seeds in one sweep over
+the bytes: they share the loads and the first multiplication of every lane.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_dedup.kernels.digest_ref import CHUNK, I64, SEEDS, U8, U64, check
 from gpu_dedup.kernels.jit import frozen, inline, jit
+from gpu_dedup.kernels.mix64_cpu import Word
 from gpu_dedup.kernels.simd import load_u64, store_u64
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
@@ -22,41 +23,41 @@ _0 = np.uint64(0)
 
 
 @inline
-def rotate(x: np.uint64, left: int) -> np.uint64:
+def rotate(x: Word, left: int) -> Word:
     return (x << np.uint64(left)) | (x >> np.uint64(64 - left))
 
 
 @inline
-def lane(accumulator: np.uint64, scaled: np.uint64) -> np.uint64:
+def lane(accumulator: Word, scaled: Word) -> Word:
     """XXH64's round on a word that was multiplied by P2 already."""
     return rotate(accumulator + scaled, 31) * _P1
 
 
 @inline
-def merge(h: np.uint64, accumulator: np.uint64) -> np.uint64:
+def merge(h: Word, accumulator: Word) -> Word:
     return (h ^ lane(_0, accumulator * _P2)) * _P1 + _P4
 
 
 @inline
-def converge(v1: np.uint64, v2: np.uint64, v3: np.uint64, v4: np.uint64) -> np.uint64:
+def converge(v1: Word, v2: Word, v3: Word, v4: Word) -> Word:
     h = rotate(v1, 1) + rotate(v2, 7) + rotate(v3, 12) + rotate(v4, 18)
     return merge(merge(merge(merge(h, v1), v2), v3), v4)
 
 
 @inline
-def step8(h: np.uint64, word: np.uint64) -> np.uint64:
+def step8(h: Word, word: Word) -> Word:
     return rotate(h ^ lane(_0, word * _P2), 27) * _P1 + _P4
 
 
 @inline
-def avalanche(h: np.uint64) -> np.uint64:
+def avalanche(h: Word) -> Word:
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
     return h ^ (h >> np.uint64(32))
 
 
 @jit
-def xxh64_pair(data: U8, begin: int, end: int, s: np.uint64, t: np.uint64) -> tuple[np.uint64, np.uint64]:
+def xxh64_pair(data: U8, begin: int, end: int, s: Word, t: Word) -> tuple[Word, Word]:
     """XXH64 of data[begin:end] with seeds s and t. Reads nothing outside."""
     length = np.uint64(end - begin)
     i = begin

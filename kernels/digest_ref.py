@@ -1,10 +1,11 @@
 """Digest of a text for exact classes, in plain Python: the definition.
 
-For each of the two SEEDS s: c_i = XXH64(chunk i of 4,096 bytes, seed s), the last chunk shorter, none for an empty text;
+For each of the two SEEDS s, with c_i = XXH64(chunk i of 4,096 bytes, seed s), the last chunk shorter:
 
     digest = XXH64(c_0 c_1 ... and the text's length in bytes, each as 8 little-endian bytes, seed s)
 
-128 bits over chunks that can be hashed side by side. XXH64 as published (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md).
+An empty text has no chunk. 128 bits, over chunks that can be hashed side by side. XXH64 as published in the file
+doc/xxhash_spec.md of Cyan4973/xxHash on GitHub.
 """
 
 from __future__ import annotations

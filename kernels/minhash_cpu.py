@@ -1,10 +1,10 @@
 """MinHash in Numba; the definition is minhash_ref.
 
 Slots lie across the lanes of vectors and shingles stream past them: 32 running minima, multipliers and addends stay in
-registers while a block of shingles is read, each shingle costs one broadcast and then multiply, add, minimum a vector. No
-reduction across lanes, no remainder, so a text of ten shingles runs at the same rate as one of ten thousand. The loop is
-written as LLVM IR (16 lanes of 32 bits; LLVM cuts them to what the CPU has) because the vectoriser of Numba's scalar loops
-has to guard every call against overlapping arrays, and costs seconds of compile time.
+registers while a block of shingles is read; each shingle costs one broadcast and then multiply, add, minimum a vector.
+There is no reduction across lanes and no remainder, so short texts run at nearly the rate of long ones. The loop is
+written as LLVM IR (16 lanes of 32 bits; LLVM cuts them to what the CPU has): what the vectoriser makes of a scalar loop
+depends on its version, guards every call against overlapping arrays, and takes longer to compile.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _I64 = ir.IntType(64)
 _V = ir.VectorType(_I32, LANES)
 
 
-@intrinsic
-def fold_slots(typingctx: Any, signature: Any, a: Any, b: Any, slot: Any, xs: Any, count: Any) -> Any:
+def _fold_slots(typingctx: Any, signature: Any, a: Any, b: Any, slot: Any, xs: Any, count: Any) -> Any:
     """signature[j] = min(signature[j], min over i < count of a[j] * xs[i] + b[j]) for SLOTS slots from `slot`."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -83,6 +82,9 @@ def fold_slots(typingctx: Any, signature: Any, a: Any, b: Any, slot: Any, xs: An
         return context.get_dummy_value()
 
     return types.void(signature, a, b, types.int64, xs, types.int64), codegen
+
+
+fold_slots: Any = intrinsic(_fold_slots)
 
 
 @jit

@@ -2,8 +2,8 @@
 
     slot j of a document = min over its shingles of (a_j * x + b_j) mod 2**32,   x = high 32 bits of the shingle hash
 
-with a_j odd, so that each slot is a permutation of the 32-bit numbers. Not the family modulo 2**61 - 1: its product does not
-fit 64 bits, and it has no SIMD. A document without shingles has EMPTY in every slot and must meet no other.
+with a_j odd, so that each slot is a permutation of the 32-bit numbers. Not the family modulo 2**61 - 1: its product
+does not fit 64 bits, and it has no SIMD. A document without shingles has EMPTY in every slot and must meet no other.
 """
 
 from __future__ import annotations

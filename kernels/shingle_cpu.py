@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from gpu_dedup.kernels.jit import jit
-from gpu_dedup.kernels.mix64 import MASK64
-from gpu_dedup.kernels.simd import clz64
+from gpu_dedup.kernels.jit import inline, jit
+from gpu_dedup.kernels.mix64_cpu import Word
+from gpu_dedup.kernels.simd import clz64, ctz64, popcount64
 from gpu_dedup.kernels.units_cpu import BLOCK, SPARE, drop_stops, next_block, prepare
 from gpu_dedup.kernels.units_ref import I64, U8, U64, check
 
-_FREE = np.uint64(MASK64)  # an empty place of the ordered table; a hash of this value is remembered apart
-_PATIENCE = 64  # steps per hash after which the table is given up: hashes are then no longer spread as a mixer spreads them
+_0 = np.uint64(0)
+_1 = np.uint64(1)
+_PATIENCE = (
+    64  # steps per hash after which the table is given up: hashes are then no longer spread as a mixer spreads them
+)
+_SMALL = 4096  # hashes of a text whose table still fits the cache when it is sparse
 
 
 @jit
@@ -48,63 +54,73 @@ def unique_slow(values: U64, begin: int, count: int) -> int:
     return kept
 
 
+@inline
+def taken(marks: U64, i: Any) -> Any:
+    return (marks[i >> 6] >> np.uint64(i & 63)) & _1 != _0
+
+
 @jit
-def unique(values: U64, begin: int, count: int, table: U64) -> int:
+def unique(values: U64, begin: int, count: int, shift: Word, table: U64, marks: U64) -> int:
     """Sort values[begin:begin + count] and drop repeats, in place; returns how many are left.
 
-    Linear probing kept in order: a hash goes to the place that its top bits name, or after the smaller ones that stand
-    there, and the larger ones move up. The table read from end to end is then sorted, and a repeat meets its equal on the
-    way. table: uint64[>= 4 * count + 2], all _FREE before and after.
+    Linear probing kept in order: a hash goes to the place that its top bits name, or, where others stand, after the
+    smaller ones, and the larger ones move up. The table read from end to end is then sorted, and a repeat meets its
+    equal on the way. A bit per place says whether it is taken, so the table is sparse (most hashes find their place
+    free, which the CPU predicts) and costs nothing to clear or to pass over.
+
+    shift  64 - log2 of the number of places
+    values has 4 spare entries after the last
+    table  uint64[>= places + count + 64], any content
+    marks  uint64[>= (places + count) / 64 + 1], zeros before and after
     """
-    if count < 2:
-        return count
-    shift = np.uint64(clz64(np.uint64(count)) - 1)  # 2 ** (64 - shift) places: 2 to 4 times the hashes
-    used = np.int64(0)  # end of the part of the table that was touched
     steps = np.int64(0)
-    top = False
     for q in range(begin, begin + count):
         h = values[q]
-        if h == _FREE:
-            top = True
-            continue
         i = np.int64(h >> shift)
-        first = i
-        while table[i] < h:
-            i += 1
-        if table[i] != h:
-            while h != _FREE:
-                h, table[i] = table[i], h
+        if taken(marks, i):
+            home = i
+            while taken(marks, i) and table[i] < h:
                 i += 1
-        steps += i - first
-        used = max(used, i + 1)
-        if steps > _PATIENCE * count:
-            table[:used] = _FREE
-            return unique_slow(values, begin, count)
+            if taken(marks, i):
+                if table[i] == h:
+                    continue
+                while taken(marks, i):
+                    h, table[i] = table[i], h
+                    i += 1
+            steps += i - home
+            if steps > _PATIENCE * count:
+                marks[:] = _0
+                return unique_slow(values, begin, count)
+        marks[i >> 6] |= _1 << np.uint64(i & 63)
+        table[i] = h
     kept = begin
-    for i in range(used):
-        h = table[i]
-        values[kept] = h
-        kept += np.int64(h != _FREE)
-        table[i] = _FREE
-    if top:
-        values[kept] = _FREE
-        kept += 1
+    places = (np.int64(1) << np.int64(np.uint64(64) - shift)) + count
+    for g in range((places >> 6) + 1):
+        mark = marks[g]
+        marks[g] = _0
+        many = popcount64(mark)
+        for q in range(0, many, 4):  # four at a time, what is too much is overwritten: see units_cpu.scan
+            for r in range(q, q + 4):
+                values[kept + r] = table[(g << 6) + ctz64(mark)]
+                mark &= mark - _1
+        kept += many
     return kept - begin
 
 
 @jit
 def _shingle(
-    blob: U8, tail: U8, shift: int, limit: int, offsets: I64, select: I64, unit: int, n: int, poly_n: np.uint64,
+    blob: U8, tail: U8, shift: int, limit: int, offsets: I64, select: I64, unit: int, n: int, poly_n: Word,
     stage1: npt.NDArray[np.uint16], stage2: U8, action: U8, stop: U64, stop_filter: U8,
     sets: bool, room: int, hash_offsets: I64, windows: I64,
 ) -> U64:  # fmt: skip
     spans = np.empty((4, BLOCK + SPARE), np.int64)
     units = np.empty(1000 + BLOCK + SPARE, np.uint64)
     block = np.empty(BLOCK + SPARE, np.uint64)
-    state = np.empty(3, np.int64)
+    state = np.empty(4, np.int64)
     window = np.zeros(1, np.uint64)
     out = np.empty(room, np.uint64)
     table = np.empty(0, np.uint64)
+    marks = np.zeros(0, np.uint64)
     done = np.int64(0)
     hash_offsets[0] = 0
     for d in range(len(select)):
@@ -118,6 +134,7 @@ def _shingle(
         state[0] = begin
         state[1] = 0
         state[2] = 0
+        state[3] = 0
         seen = 0
         at = done
         while True:
@@ -127,8 +144,8 @@ def _shingle(
             seen += m
             if len(stop) > 0:
                 m = drop_stops(block, m, stop, stop_filter)
-            if at + m + 1 > len(out):
-                larger = np.empty(2 * len(out) + m + 1, np.uint64)
+            if at + m + 4 > len(out):
+                larger = np.empty(2 * len(out) + m + 4, np.uint64)
                 larger[:at] = out[:at]
                 out = larger
             for i in range(m):
@@ -136,9 +153,12 @@ def _shingle(
             at += m
         count = at - done
         if sets:
-            if len(table) < 4 * count + 2:
-                table = np.full(4 * count + 1024, _FREE, np.uint64)
-            count = unique(out, done, count, table)
+            bits = 64 - clz64(np.uint64(count)) + (3 if count <= _SMALL else 1)  # 8 to 16 places a hash, or 2 to 4
+            places = np.int64(1) << bits
+            if len(table) < places + count + 64:
+                table = np.empty(2 * (places + count) + 64, np.uint64)
+                marks = np.zeros(len(table) // 64 + 2, np.uint64)
+            count = unique(out, done, count, np.uint64(64 - bits), table, marks)
         done += count
         windows[d] = seen
         hash_offsets[d + 1] = done
@@ -152,8 +172,8 @@ def _run(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64, sets
     # First guess of the answer's size, English words: the kernel doubles it where that is too small.
     room = int((offsets[select + 1] - offsets[select]).sum()) // 5 + BLOCK + SPARE
     arguments = prepare(blob, offsets, select, unit, n, stop)
-    hashes: U64 = _shingle(*arguments, sets, room, hash_offsets, windows)
-    return hashes.copy(), hash_offsets, windows
+    hashes: U64 = _shingle(*(*arguments, sets, room, hash_offsets, windows))
+    return hashes, hash_offsets, windows
 
 
 def shingle(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64, I64]:

@@ -1,15 +1,16 @@
 """Units and shingle hashes of a text as a stream of blocks, in Numba: what shingle_cpu and sketch_cpu stand on.
 
-The rules are those of units_ref and shingle_ref. A text of any length passes through scratch of fixed size: each call of
-`next_block` leaves the next few hundred shingle hashes in `hashes`. The road of a block:
+The rules are those of units_ref and shingle_ref. A text of any length passes through scratch of fixed size: each call
+of `next_block` leaves the next thousand or so shingle hashes in `hashes`. The road of a block:
 
-    spans    first and end byte of each unit. ASCII stretches go 64 bytes at a time as bit masks, where a unit begins at a
-             0-1 step of the mask and ends at a 1-0 step; other characters go one by one through the class table
+    spans    first and end byte of each unit. ASCII stretches go 64 bytes at a time as bit masks, where a unit begins at
+             a 0-1 step of the mask and ends at a 1-0 step; other characters go one by one through the class table
     hashes   a unit of up to 8 bytes is one unaligned load, one bit mask, one mix64, without a branch; longer ones, and
              those with ignorable code points inside, are noted and done after
-    windows  s = s * POLY + u_new - u_old * POLY**n, one step a shingle whatever n; the final mix runs in SIMD
+    windows  for small n the sum of its definition, in SIMD; else s = s * POLY + u_new - u_old * POLY**n, one step a
+             shingle whatever n; the final mix runs in SIMD
 
-Every read stays within 64 bytes after the text's end: `padded` says which text of a blob has them, and copies the others.
+Every read stays within 64 bytes after the text's end: `padded` says which texts have them, and copies the others.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ import numpy.typing as npt
 from gpu_dedup.kernels.jit import frozen, inline, jit
 from gpu_dedup.kernels.mix64 import MASK64
 from gpu_dedup.kernels.mix64 import POLY as POLY_INT
-from gpu_dedup.kernels.mix64_cpu import GOLDEN, POLY, mix64
-from gpu_dedup.kernels.simd import PAD, ctz64, load_u64, mask_eq, mask_high, mask_lt
+from gpu_dedup.kernels.mix64_cpu import GOLDEN, POLY, Word, mix64
+from gpu_dedup.kernels.simd import PAD, ctz64, load_u64, mask_eq, mask_high, mask_lt, popcount64
 from gpu_dedup.kernels.unicode import IGNORABLE, PUNCT, SINGLE, SPACE, WORD, class_table
-from gpu_dedup.kernels.units_ref import I64, U8, U64, UNIT_BYTE, UNIT_CHAR, UNIT_CODE, UNIT_TOKEN, UNIT_WORD
+from gpu_dedup.kernels.units_ref import I64, U8, U64, UNIT_BYTE, UNIT_CHAR, UNIT_CODE, UNIT_WORD
 
-# Units per block. Scratch for one block (spans, unit and shingle hashes) is some 50 KB and stays in L2; much smaller blocks
-# cost calls, larger ones cache misses.
+# Units per block. Scratch for one block (spans, unit and shingle hashes) is some 60 KB and stays in L2; much smaller
+# blocks cost calls, larger ones cache misses.
 BLOCK = 1024
+DIRECT = 8  # up to this n, windows are summed unit by unit in SIMD; the rolling sum is one chain of dependent steps
 SPARE = 128  # a block is left at its first 64 bytes that reach BLOCK units, each of them at most two
 
 BREAK, RUN, SINGLE_UNIT, IGNORE = range(4)  # what a code point does
@@ -62,18 +64,18 @@ def actions(unit: int) -> U8:
 _ACTIONS = [actions(unit) for unit in range(5)]
 
 
-def padded(blob: U8, offsets: I64) -> tuple[U8, I64, int]:
+def padded(blob: U8, offsets: I64) -> tuple[U8, int, int]:
     """A copy of the texts that stand too near the end of their blob to be read 64 bytes at a time.
 
-    returns  tail uint8[], shift int64: text i with offsets[i + 1] > limit is tail[offsets[i] - shift:offsets[i + 1] - shift],
-             and 64 zero bytes follow the last; limit int: texts that end at or before it are read where they are
+    returns  tail uint8[], shift int, limit int: a text that ends at or before `limit` is read where it is; any other
+             text i is tail[offsets[i] - shift:offsets[i + 1] - shift], and 64 zero bytes follow the last
     """
     limit = len(blob) - PAD
     first = int(np.searchsorted(offsets[1:], limit, side="right"))
     shift = int(offsets[min(first, len(offsets) - 1)])
     tail = np.zeros(int(offsets[-1]) - shift + PAD, np.uint8)
     tail[:-PAD] = blob[shift : int(offsets[-1])]
-    return tail, np.int64(shift), limit  # type: ignore[return-value]
+    return tail, shift, limit
 
 
 def prepare(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64) -> tuple[Any, ...]:
@@ -99,14 +101,14 @@ def prepare(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64) -
 
 
 def stop_filter(stop: U64) -> U8:
-    """uint8[2**16], read-only: which top 16 bits some stop shingle has, so that nearly every other shingle is passed by one load."""
+    """uint8[2**16], read-only: top 16 bits that some stop shingle has; one load passes nearly every other shingle."""
     table = np.zeros(1 << 16, np.uint8)
     table[(stop >> np.uint64(48)).astype(np.int64)] = 1
     return frozen(table, np.uint8)
 
 
 @inline
-def low_bytes(count: np.int64) -> np.uint64:
+def low_bytes(count: Any) -> Word:
     """Mask of the low `count` bytes of a word, 1 <= count <= 8."""
     return _ALL >> np.uint64(64 - 8 * count)
 
@@ -145,14 +147,17 @@ def scan(
             before = (w << _1) | np.uint64(ns - ne)
             s = (w & ~before) | p
             e = ((before & ~w) | (p << _1)) & valid
-            while s != _0:
-                starts[ns] = i + ctz64(s)
-                ns += 1
-                s &= s - _1
-            while e != _0:
-                ends[ne] = i + ctz64(e)
-                ne += 1
-                e &= e - _1
+            many_s = popcount64(s)
+            many_e = popcount64(e)
+            # Four at a time, what is too much is overwritten: a loop that is left at the exact count is mispredicted.
+            for q in range(0, max(many_s, many_e), 4):
+                for r in range(q, q + 4):
+                    starts[ns + r] = i + ctz64(s)
+                    ends[ne + r] = i + ctz64(e)
+                    s &= s - _1
+                    e &= e - _1
+            ns += many_s
+            ne += many_e
             i += k
             if (p >> np.uint64(k - 1)) & _1:  # a punctuation unit that ends with the stretch
                 ends[ne] = i
@@ -162,7 +167,7 @@ def scan(
         while i < end and ns < BLOCK:
             c = np.int64(text[i])
             if c < 0x80:
-                # One ASCII character between two others (a blank in Greek) stays here; more of them go back to the masks.
+                # One ASCII character between two others (a blank in Greek) stays here; more go back to the masks.
                 if i + 1 >= end or text[i + 1] < 0x80:
                     break
                 size = 1
@@ -211,9 +216,9 @@ def scan(
 
 @jit
 def hash_spans(
-    text: U8, count: int, odd_count: int, stage1: npt.NDArray[np.uint16], stage2: U8, spans: I64, units: U64, at: int
+    text: U8, count: int, odd_count: int, stage1: npt.NDArray[np.uint16], stage2: U8, spans: I64, units: U64
 ) -> None:
-    """units[at:at + count] = hashes of the units that `scan` found."""
+    """units[:count] = hashes of the units that `scan` found."""
     starts = spans[0]
     ends = spans[1]
     odd = spans[2]
@@ -221,20 +226,20 @@ def hash_spans(
     nl = 0
     for t in range(count):
         size = ends[t] - starts[t]
-        units[at + t] = np.uint64(size) * GOLDEN + (load_u64(text, starts[t]) & low_bytes(min(size, 8)))
+        units[t] = np.uint64(size) * GOLDEN + (load_u64(text, starts[t]) & low_bytes(min(size, 8)))
         longer[nl] = t
         nl += np.int64(size > 8)
-    for t in range(at, at + count):
+    for t in range(count):
         units[t] = mix64(units[t])
     for q in range(nl):
         t = longer[q]
-        h = units[at + t]
+        h = units[t]
         i = starts[t] + 8
         end = ends[t]
         while i < end:
             h = mix64(h + (load_u64(text, i) & low_bytes(min(end - i, 8))))
             i += 8
-        units[at + t] = h
+        units[t] = h
     points = np.int64(len(stage1)) << 7
     for q in range(odd_count):
         t = odd[q]
@@ -273,27 +278,33 @@ def hash_spans(
                 i += size
             if filled > 0:
                 h = mix64(h + word)
-        units[at + t] = h
+        units[t] = h
 
 
 @jit
-def hash_characters(text: U8, pos: int, end: int, by_byte: bool, units: U64, at: int) -> tuple[int, int]:
+def hash_characters(text: U8, pos: int, end: int, by_byte: bool, units: U64) -> tuple[int, int]:
     """Each byte, or each code point, a unit. Returns where the next call goes on, and the units."""
     i = pos
     count = 0
     if by_byte:
         count = min(BLOCK, end - pos)
         for t in range(count):
-            units[at + t] = GOLDEN + np.uint64(text[pos + t])
+            units[t] = GOLDEN + np.uint64(text[pos + t])
         i = pos + count
     else:
         while i < end and count < BLOCK:
+            if end - i >= 64 and mask_high(text, i) == _0:
+                for t in range(64):
+                    units[count + t] = GOLDEN + np.uint64(text[i + t])
+                count += 64
+                i += 64
+                continue
             c = text[i]
             size = np.int64(1) + np.int64(c >= 0xC0) + np.int64(c >= 0xE0) + np.int64(c >= 0xF0)
-            units[at + count] = np.uint64(size) * GOLDEN + (load_u64(text, i) & low_bytes(size))
+            units[count] = np.uint64(size) * GOLDEN + (load_u64(text, i) & low_bytes(size))
             count += 1
             i += size
-    for t in range(at, at + count):
+    for t in range(count):
         units[t] = mix64(units[t])
     return i, count
 
@@ -304,7 +315,7 @@ def next_block(
     end: int,
     unit: int,
     n: int,
-    poly_n: np.uint64,
+    poly_n: Word,
     stage1: npt.NDArray[np.uint16],
     stage2: U8,
     action: U8,
@@ -313,14 +324,14 @@ def next_block(
     hashes: U64,
     state: I64,
     window: U64,
-) -> int:
+) -> Any:
     """The next shingle hashes of a text; 0 when there are no more.
 
     text    uint8[>= end + 64]
-    spans   int64[4, BLOCK + SPARE], units uint64[1000 + BLOCK + SPARE], hashes uint64[BLOCK + SPARE]: scratch; hashes holds
-            the answer
-    state   int64[3]: next byte (the caller sets it to the text's first), units held in `units`, 1 once a shingle was given
-            (the caller sets both to 0)
+    spans   int64[4, BLOCK + SPARE], units uint64[1000 + BLOCK + SPARE], hashes uint64[BLOCK + SPARE]: scratch; hashes
+            holds the answer
+    state   int64[4]: next byte (the caller sets it to the text's first), units held in `units`, 1 once a shingle was
+            given, units seen (the caller sets these to 0)
     window  uint64[1]: the last window before its final mix
     """
     while True:
@@ -334,31 +345,43 @@ def next_block(
                 s = s * POLY + units[i]
             hashes[0] = mix64(s + np.uint64(held) * GOLDEN)
             return 1
-        if unit == UNIT_BYTE or unit == UNIT_CHAR:
-            state[0], count = hash_characters(text, state[0], end, unit == UNIT_BYTE, units, held)
+        fresh = units[held:]
+        if unit in (UNIT_BYTE, UNIT_CHAR):
+            state[0], count = hash_characters(text, state[0], end, unit == UNIT_BYTE, fresh)
         else:
             state[0], count, odd = scan(text, state[0], end, unit, stage1, stage2, action, spans)
-            hash_spans(text, count, odd, stage1, stage2, spans, units, held)
+            hash_spans(text, count, odd, stage1, stage2, spans, fresh)
+        state[3] += count
         total = held + count
         if total < n:
             state[1] = total
             continue
-        s = window[0]
-        m = 0
-        i = held
+        first = held  # unit that ends the first window of this block
         if state[2] == 0:
-            state[2] = 1
-            s = _0
-            for j in range(n):
-                s = s * POLY + units[j]
-            hashes[0] = s
-            m = 1
-            i = n
-        for j in range(i, total):
-            s = s * POLY + (units[j] - units[j - n] * poly_n)
-            hashes[m] = s
-            m += 1
-        window[0] = s
+            first = n - 1
+        m = total - first
+        if n <= DIRECT:
+            # A slice per pass: an index that might be negative to the compiler's eyes would keep it from SIMD.
+            begin = first - n + 1
+            entering = units[begin : begin + m]
+            for j in range(m):
+                hashes[j] = entering[j]
+            for q in range(begin + 1, first + 1):
+                entering = units[q : q + m]
+                for j in range(m):
+                    hashes[j] = hashes[j] * POLY + entering[j]
+        else:
+            s = window[0]
+            if state[2] == 0:
+                s = _0
+                for j in range(n):
+                    s = s * POLY + units[j]
+                hashes[0] = s
+            for j in range(np.int64(state[2] == 0), m):
+                s = s * POLY + (units[first + j] - units[first + j - n] * poly_n)
+                hashes[j] = s
+            window[0] = s
+        state[2] = 1
         last = np.uint64(n) * GOLDEN
         for j in range(m):
             hashes[j] = mix64(hashes[j] + last)

@@ -2,8 +2,8 @@
 
 A text is cut into units by one of five rules, numbered as in recipe.UNITS:
 
-    TOKEN  IGNORABLE code points are dropped first, they are neither unit nor break; of the rest each SINGLE one is a unit,
-           and so is each maximal run of WORD ones; all else breaks a run and belongs to no unit
+    TOKEN  IGNORABLE code points are dropped first, they are neither unit nor break; of the rest each SINGLE one is a
+           unit, and so is each maximal run of WORD ones; all else breaks a run and belongs to no unit
     WORD   maximal runs of code points that are not SPACE
     CHAR   each code point, blanks included
     BYTE   each byte
@@ -49,8 +49,8 @@ def check(blob: U8, offsets: I64, select: I64, unit: int, n: int) -> None:
 def spans(text: bytes, unit: int) -> tuple[I64, I64, Bool]:
     """Units of one text as byte ranges.
 
-    returns  starts int64[u], ends int64[u] (of the last code point that counts), counts bool[len(text)]: the byte enters
-             a hash where a unit covers it (False for the bytes of ignorable code points)
+    returns  starts int64[u], ends int64[u] (of the last code point that counts), counts bool[len(text)]: the byte
+             enters a hash where a unit covers it (False for the bytes of ignorable code points)
     """
     data = np.frombuffer(text, np.uint8)
     counts = np.ones(len(data), np.bool_)
@@ -89,7 +89,7 @@ def unit_hashes(text: bytes, unit: int) -> U64:
     place = np.append(0, np.cumsum(counts)).astype(np.int64)  # position of a byte once ignorable ones are gone
     starts, ends = place[starts], place[ends]
     padded = np.append(data, np.zeros(8, np.uint8))
-    h = (ends - starts).astype(np.uint64) * np.uint64(GOLDEN)
+    h: U64 = (ends - starts).astype(np.uint64) * np.uint64(GOLDEN)
     alive = np.arange(len(starts))
     at = starts.copy()
     while len(alive):
