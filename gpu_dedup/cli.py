@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from gpu_dedup import __version__
 from gpu_dedup.errors import GpuDedupError, InternalError, RecipeError, UserError, disk_error
@@ -602,6 +603,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _invoke(given, state)
     except KeyboardInterrupt as error:
         code = 143 if isinstance(error, _Terminated) else 130
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has just put ^C there
         _complain("terminated" if code == 143 else "interrupted")
         if process:
             # Worker threads may still be in a kernel; their results are not wanted, and Python would wait for them.
@@ -613,14 +616,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _invoke(given: list[str], state: dict[str, Any]) -> int:
     try:
-        result = cli.main(given, prog_name=PROGRAM, standalone_mode=False, obj=state)
-        return result if isinstance(result, int) else 0
+        if completion := os.environ.get("_GPU_DEDUP_COMPLETE"):
+            return shell_complete(cli, {}, PROGRAM, "_GPU_DEDUP_COMPLETE", completion)
+        # Not cli.main: it turns interrupts, EOFError and EPIPE into its own, and prints on the way.
+        with cli.make_context(PROGRAM, given, obj=state) as ctx:
+            cli.invoke(ctx)
+        return 0
     except click.exceptions.Exit as error:
         return error.exit_code
-    except click.Abort as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from None
-        return _internal(error.__cause__ or error, given, state["debug"])
     except click.UsageError as error:
         where = f" ('{error.ctx.command_path} --help' lists what there is)" if error.ctx is not None else ""
         _complain(error.format_message() + where)
