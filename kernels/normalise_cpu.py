@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
+from numba.extending import intrinsic
 
 from gpu_dedup.kernels.jit import frozen, inline, jit
 from gpu_dedup.kernels.normalise_ref import (
@@ -60,7 +61,7 @@ from gpu_dedup.kernels.normalise_tables import (
     STRING,
     tables,
 )
-from gpu_dedup.kernels.simd import copy64, ctz64, intrinsic, load_u64, store_u64
+from gpu_dedup.kernels.simd import copy64, ctz64, load_u64, store_u64
 from gpu_dedup.kernels.unicode import DIGIT, PUNCT, SPACE
 
 U8 = npt.NDArray[np.uint8]
