@@ -1,8 +1,8 @@
 """How kernels are compiled: one decorator, one cache folder that works on read-only and shared installs.
 
 Numba keeps compiled code beside the source file, or fails at import when it finds no writable place ("no locator
-available", numba/numba#4908). So a cache folder is chosen here before numba is imported: ``NUMBA_CACHE_DIR`` if the user
-set it, else ``$XDG_CACHE_HOME/gpu-dedup/numba``, else a private folder under the temporary directory, else none (then
+available", numba/numba#4908). So a cache folder is chosen here before numba is imported: ``NUMBA_CACHE_DIR`` if the
+user set it, else ``$XDG_CACHE_HOME/gpu-dedup/numba``, else a private folder under the temporary directory, else none (then
 every process compiles anew). A cut or foreign cache file must never stop a run (numba/numba#10434): `guarded` moves the
 folder aside and compiles again.
 """
@@ -61,7 +61,8 @@ import numpy.typing as npt  # noqa: E402
 from numba.core import config as _config  # noqa: E402
 
 if CACHE_DIR is not None:
-    _config.CACHE_DIR = CACHE_DIR  # read by numba's cache locators when a function is decorated
+    settings: Any = _config
+    settings.CACHE_DIR = CACHE_DIR  # read by numba's cache locators when a function is decorated
 
 
 def jit(function: F) -> F:
