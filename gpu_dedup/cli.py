@@ -643,6 +643,9 @@ def _invoke(given: list[str], state: dict[str, Any]) -> int:
             traceback.print_exception(error)
         _complain("out of memory; lower --memory, --threads or --batch-bytes")
         return 1
+    except BrokenPipeError:  # the reader of --help has gone away
+        _drop_stdout()
+        return 0
     except OSError as error:
         if error.errno not in _DISK:
             return _internal(error, given, state["debug"])

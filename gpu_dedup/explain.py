@@ -152,10 +152,8 @@ def _curve(recipe: Recipe) -> Iterator[str]:
                 yield f"  {threshold:<6g}{'-- threshold ':-<70}"
         mark = "  <- threshold" if abs(line.similarity - threshold) < 1e-9 else ""
         bar = "#" * round(40 * line.found)
-        yield (
-            f"  {line.similarity:.2f}  {_percent(line.bands):>6}  {_percent(line.sieve_loss):>11}"
-            f"  {_percent(line.found):>6}  {bar}{mark}"
-        )
+        text = f"  {line.similarity:.2f}  {_percent(line.bands):>6}  {_percent(line.sieve_loss):>11}"
+        yield f"{text}  {_percent(line.found):>6}  {bar}{mark}".rstrip()
     yield ""
     if cut:
         lost = bands.sieve_loss(threshold, slots, cut)

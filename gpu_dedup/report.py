@@ -162,6 +162,10 @@ class Verification:
     over_cap: int = 0  # pairs with a text over edit-max-chars: never a match
     components: int = 0  # groups of texts that candidates hold together
     largest_component: int = 0
+    clusters: int = 0  # texts that stand for another one
+    largest_cluster: int = 0  # texts of the largest of them
+    weakest: list[int] | None = None  # shared, union of the least similar text that goes and its witness; None: unknown
+    longest_chain: int = 0  # matches in a row between a text that goes and the one that stays, at most
 
 
 @dataclass

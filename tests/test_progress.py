@@ -123,9 +123,14 @@ def test_no_thread_is_left_behind() -> None:
 def test_an_error_passes_through_and_the_time_is_kept(show: bool | None) -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress(show, stream, clock)
-    with pytest.raises(KeyboardInterrupt), progress.stage("read", 10):
-        clock.now += 2
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with progress.stage("read", 10):
+            clock.now += 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert progress.times == {"read": 2.0}
     if show is None:
         assert stream.getvalue() == "gpu-dedup: read: stopped after 2.00 s\n"

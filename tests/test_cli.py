@@ -1,0 +1,482 @@
+"""The command line: every option reaches its field, every mistake is one line and exit code 2, nothing is ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpu_dedup import __version__, cli
+from gpu_dedup.errors import InternalError, RecipeError, UserError
+from gpu_dedup.recipe import Recipe
+from gpu_dedup.run import Run
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+def program(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    return subprocess.run(
+        [sys.executable, "-m", "gpu_dedup", *arguments],
+        capture_output=True, text=True, env=environment, timeout=120, check=False, **more,
+    )  # fmt: skip
+
+
+def run_main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `run` would call the library with; nothing runs."""
+    calls: dict[str, Any] = {}
+
+    def dedup(inputs: Any, output: Any, recipe: Recipe, run: Run, progress: Any) -> Any:
+        calls.update(inputs=inputs, output=output, recipe=recipe, run=run, progress=progress)
+        return type("Report", (), {"summary": lambda self: "the summary\n"})()
+
+    import gpu_dedup.pipeline
+
+    monkeypatch.setattr(gpu_dedup.pipeline, "dedup", dedup)
+    return calls
+
+
+def test_every_field_has_an_option_and_every_option_a_field() -> None:
+    recipe = [o.field for options in cli.RECIPE_OPTIONS.values() for o in options]
+    run = [o.field for options in cli.RUN_OPTIONS.values() for o in options]
+    assert sorted(recipe) == sorted(f.name for f in dataclasses.fields(Recipe))
+    assert sorted([*run, *cli.SWITCHES]) == sorted(f.name for f in dataclasses.fields(Run))
+    assert len(set(recipe)) == len(recipe)
+    flags = {p for command in cli.cli.commands.values() for o in command.params for p in o.opts}
+    for switch in cli.SWITCHES.values():
+        assert switch in flags
+
+
+# The documented command line, one value for each option that is not the default.
+GIVEN: dict[str, tuple[str, str, Any]] = {
+    "method": ("--method", "exact", "exact"),
+    "text_field": ("--text-field", "title, body.text", ("title", "body.text")),
+    "id_field": ("--id-field", "url", "url"),
+    "normalize": ("--normalize", "whitespace,nfc", ("whitespace", "nfc")),
+    "shingle": ("--shingle", "char:24", "char:24"),
+    "min_shingles": ("--min-shingles", "9", 9),
+    "on_no_text": ("--on-no-text", "drop", "drop"),
+    "threshold_ppm": ("--threshold", "0.700001", 700_001),
+    "recall_ppm": ("--recall", "0.9", 900_000),
+    "num_perm": ("--num-perm", "256", 256),
+    "seed": ("--seed", "18446744073709551615", 2**64 - 1),
+    "sieve_cut": ("--sieve-cut", "50", 50),
+    "bucket_cap": ("--bucket-cap", "300", 300),
+    "cap_lowest": ("--cap-lowest", "8", 8),
+    "cap_splits": ("--cap-splits", "3", 3),
+    "cap_slots": ("--cap-slots", "5", 5),
+    "verify": ("--verify", "signature", "signature"),
+    "cluster": ("--cluster", "connected", "connected"),
+    "witness": ("--witness", "best", "best"),
+    "keep": ("--keep", "max:meta.score", "max:meta.score"),
+    "action": ("--action", "flag", "flag"),
+    "on_bad_row": ("--on-bad-row", "keep", "keep"),
+    "on_bad_file": ("--on-bad-file", "skip", "skip"),
+    "limit": ("--limit", "0", 0),
+    "device": ("--device", "cpu", "cpu"),
+    "backend": ("--backend", "numpy", "numpy"),
+    "threads": ("--threads", "3", 3),
+    "memory": ("--memory", "1.5GiB", 3 << 29),
+    "work_dir": ("--work-dir", "/tmp/w", "/tmp/w"),
+    "batch_bytes": ("--batch-bytes", "1MB", 10**6),
+    "max_removed_ppm": ("--max-removed", "0.25", 250_000),
+}
+
+
+@pytest.mark.parametrize("field", GIVEN)
+def test_an_option_sets_its_field_and_no_other(
+    field: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag, text, value = GIVEN[field]
+    code, out, _ = run_main(capsys, "run", "in.jsonl", "-o", "out", flag, text)
+    assert (code, out) == (0, "the summary\n")
+    assert seen["inputs"] == ["in.jsonl"]
+    assert seen["output"] == "out"
+    if field in {f.name for f in dataclasses.fields(Recipe)}:
+        assert seen["recipe"] == Recipe(**{field: value})
+        assert seen["run"] == Run()
+    else:
+        assert seen["recipe"] == Recipe()
+        assert seen["run"] == Run(**{field: value})
+
+
+def test_the_table_above_covers_all_options() -> None:
+    tested = {*GIVEN, "bands", "rows", "edit_max_chars", "stop_shingles", *cli.SWITCHES}
+    assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
+
+
+def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stops = tmp_path / "stop.txt"
+    stops.write_bytes("\ufeffall rights reserved by us\r\n\n   \nécole\nécole\n".encode())
+    code, out, _ = run_main(
+        capsys, "run", "a", "b*", "--dry-run", "--overwrite", "--quiet", "--bands", "9", "--rows", "13",
+        "--num-perm", "117", "--verify", "edit", "--edit-max-chars", "77", "--normalize", "none",
+        "--stop-shingles", str(stops),
+    )  # fmt: skip
+    assert (code, out) == (0, "")
+    assert seen["inputs"] == ["a", "b*"]
+    assert seen["output"] is None
+    assert seen["recipe"] == Recipe(
+        bands=9, rows=13, num_perm=117, verify="edit", edit_max_chars=77, normalize=(),
+        stop_shingles=("all rights reserved by us", "école"),
+    )  # fmt: skip
+    assert seen["run"] == Run(dry_run=True, overwrite=True, progress=False)
+    assert seen["progress"].show is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "x", "-o", "y", "--treshold", "0.8"], "--threshold"),
+        (["run", "-o", "y"], "INPUT"),
+        (["run", "x"], "-o is missing"),
+        (["run", "x", "-o", "y", "--bands"], "--bands"),
+        (["dedup", "x"], "No such command"),
+        (["run", "x", "-o", "y", "--threshold", "0.80000001"], "finer than a millionth"),
+        (["run", "x", "-o", "y", "--threshold", "eighty"], "threshold 'eighty' is not a number"),
+        (["run", "x", "-o", "y", "--threshold", "1.1"], r"outside \(0, 1\]"),
+        (["run", "x", "-o", "y", "--threshold", "0"], r"outside \(0, 1\]"),
+        (["run", "x", "-o", "y", "--threshold", "nan"], "threshold"),
+        (["run", "x", "-o", "y", "--bands", "2.5"], "bands '2.5' is not a whole number"),
+        (["run", "x", "-o", "y", "--bands", "9"], "go together"),
+        (["run", "x", "-o", "y", "--method", "simhash"], "choose one of minhash, exact"),
+        (["run", "x", "-o", "y", "--shingle", "5"], "token:5"),
+        (["run", "x", "-o", "y", "--normalize", "nfc,nfkc"], "exclude each other"),
+        (["run", "x", "-o", "y", "--normalize", ""], "normalize step"),
+        (["run", "x", "-o", "y", "--text-field", "a,"], "text-field"),
+        (["run", "x", "-o", "y", "--memory", "much"], "--memory: size 'much'"),
+        (["run", "x", "-o", "y", "--memory", "1kB"], "256MiB"),
+        (["run", "x", "-o", "y", "--backend", "cuda", "--device", "cpu"], "drop one"),
+        (["run", "x", "-o", "y", "--threads", "0"], "threads 0"),
+        (["run", "x", "-o", "y", "--keep", "newest"], "max:FIELD"),
+        (["run", "x", "-o", "y", "--stop-shingles", "/no/such"], "/no/such: No such file"),
+        (["run", "x", "-o", "y", "--stop-shingles", os.devnull], "no shingle in it"),
+        # Options that would change nothing.
+        (["run", "x", "-o", "y", "--method", "exact", "--threshold", "0.8"], "--threshold means nothing"),
+        (["run", "x", "-o", "y", "--method", "exact", "--max-removed", "0.5"], "--max-removed means nothing"),
+        (["run", "x", "-o", "y", "--bands", "9", "--rows", "13", "--recall", "0.9"], "--recall"),
+        (["run", "x", "-o", "y", "--bands", "9", "--rows", "15", "--num-perm", "128"], "135 slots"),
+        (["run", "x", "-o", "y", "--bands", "9", "--rows", "3", "--verify", "none", "--threshold", "1"], "--threshold"),
+        (["run", "x", "-o", "y", "--verify", "none", "--sieve-cut", "9"], "--sieve-cut"),
+        (["run", "x", "-o", "y", "--edit-max-chars", "9"], "--edit-max-chars means nothing with --verify exact"),
+        (["run", "x", "-o", "y", "--keep", "none", "--witness", "best"], "--witness"),
+        (["run", "x", "-o", "y", "--keep", "none", "--cluster", "connected"], "drop --cluster connected"),
+        (["run", "x", "-o", "y", "--cap-splits", "0", "--cap-slots", "3"], "--cap-slots"),
+        (["explain", "--max-removed", "0.5"], "--max-removed"),
+        (["explain", "--mean-bytes", "5"], "--documents"),
+        (["explain", "--documents", "many"], "documents 'many'"),
+        (["explain", "--documents", "0"], "above 0"),
+        (["explain", "x.jsonl", "--documents", "5"], "drop --documents"),
+        (["explain", "--texts", "a", "b", "--seed", "3"], "--seed changes nothing"),
+        (["explain", "--texts", "a", "b", "--threads", "3"], "--threads changes nothing"),
+        (["explain", "--texts", "a", "b", "--compare", "a", "b"], "drop one"),
+        (["explain", "--texts", "a", "b", "--documents", "3"], "--documents"),
+        (["explain", "--compare", "/no/a", "/no/b"], "/no/a: No such file"),
+        (["explain", "--texts", "a"], "--texts"),
+        (["demo", "--limit-mb", "0"], "--limit-mb"),
+        (["show", "/no/such/folder", "3"], "no finished run"),
+        (["show", "x"], "ROW"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_main(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("gpu-dedup: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert re.search(words, err)
+    assert not seen
+
+
+def test_every_option_without_meaning_for_exact_is_refused(
+    seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for field in cli.MEANINGLESS["exact"] - {"bands", "rows", "edit_max_chars", "stop_shingles"}:
+        flag, text, _ = GIVEN[field]
+        code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", "exact", flag, text)
+        assert code == 2, flag
+        assert f"{flag} means nothing with --method exact" in err
+
+
+def test_help_lists_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run_main(capsys, "run", "--help")
+    assert code == 0
+    for options in (*cli.RECIPE_OPTIONS.values(), *cli.RUN_OPTIONS.values()):
+        for option in options:
+            assert f"{option.flag} {option.metavar}" in out
+    for heading in (*cli.RECIPE_OPTIONS, *cli.RUN_OPTIONS):
+        assert f"\n{heading}:\n" in out
+    for switch in cli.SWITCHES.values():
+        assert switch in out
+    flat = " ".join(out.split())
+    for default in ("[default: token:5]", "[default: 0.8]", "[default: 0.98]", "[default: 128]", "[default: 4MiB]"):
+        assert default in flat
+
+
+def test_defaults_in_the_help_are_the_defaults() -> None:
+    """A default that the help states as a value is what the fields hold."""
+    bare = {**dataclasses.asdict(Recipe()), **dataclasses.asdict(Run())}
+    stated = 0
+    for options in (*cli.RECIPE_OPTIONS.values(), *cli.RUN_OPTIONS.values()):
+        for option in options:
+            value = bare[option.field]
+            if option.default is not None and value is not None:
+                assert option.convert(option.default) == value, option.flag
+                stated += 1
+    assert stated >= 20
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "show", "doctor", "demo"])
+def test_every_command_has_help_with_its_purpose(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run_main(capsys, command, "--help")
+    assert code == 0
+    assert out.startswith(f"Usage: gpu-dedup {command}")
+    assert "\n  " in out
+    code, listed, _ = run_main(capsys)
+    assert code == 0
+    assert re.search(rf"^  {command} +\S", listed, re.M)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main(capsys, "--version") == (0, f"gpu-dedup {__version__}\n", "")
+    text = (REPO / "pyproject.toml").read_text()
+    assert f'version = "{__version__}"' in text
+
+
+def test_the_module_runs_as_a_program() -> None:
+    done = program("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"gpu-dedup {__version__}\n", "")
+    done = program("run", "x", "-o", "y", "--threshold", "2")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("gpu-dedup: threshold 2 is outside")
+
+
+def test_imports_stay_light() -> None:
+    heavy = ("numba", "cupy", "pyarrow", "numpy", "tqdm")
+    for module in ("gpu_dedup", "gpu_dedup.cli"):
+        code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPO)},
+            check=True,
+        )
+        assert done.stdout.strip() == "[]"
+
+
+def test_public_names() -> None:
+    import gpu_dedup
+
+    assert sorted(gpu_dedup.__all__) == ["Recipe", "Report", "Run", "__version__", "dedup"]
+    for name in gpu_dedup.__all__:
+        assert getattr(gpu_dedup, name) is not None
+        assert name in dir(gpu_dedup)
+    with pytest.raises(AttributeError, match="nothing"):
+        gpu_dedup.nothing  # noqa: B018
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors that come from below.
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    import gpu_dedup.pipeline
+
+    def dedup(*arguments: object) -> object:
+        raise error
+
+    monkeypatch.setattr(gpu_dedup.pipeline, "dedup", dedup)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a fault"), InternalError("a fault"), AssertionError("a fault"), EOFError("a fault")]
+)
+def test_a_fault_of_ours_is_one_line_and_a_traceback_in_a_file(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    failing(monkeypatch, error)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, out, err = run_main(capsys, "run", "x", "-o", "y")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"gpu-dedup: internal error: {type(error).__name__}: a fault; the traceback is in ")
+    assert err.count("\n") == 1
+    (path,) = tmp_path.iterdir()
+    assert str(path) in err
+    text = path.read_text()
+    assert "Traceback (most recent call last)" in text
+    assert "a fault" in text
+    assert __version__ in text
+    assert "'run', 'x', '-o', 'y'" in text
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, ValueError("a fault"))
+    code, _, err = run_main(capsys, "run", "x", "-o", "y", "--debug")
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("gpu-dedup: internal error: ValueError: a fault\n")
+    failing(monkeypatch, RecipeError("no good"))
+    code, _, err = run_main(capsys, "run", "x", "-o", "y", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_errors_of_users_disk_and_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, UserError("two\nlines"))
+    assert run_main(capsys, "run", "x", "-o", "y") == (2, "", "gpu-dedup: two lines\n")
+    failing(monkeypatch, OSError(28, "No space left on device", "/data/x"))
+    code, _, err = run_main(capsys, "run", "x", "-o", "y")
+    assert code == 2
+    assert err.startswith("gpu-dedup: /data/x: no space left")
+    failing(monkeypatch, MemoryError())
+    code, _, err = run_main(capsys, "run", "x", "-o", "y")
+    assert code == 1
+    assert "--memory" in err
+
+
+def test_ctrl_c_is_130_and_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, KeyboardInterrupt())
+    code, out, err = run_main(capsys, "run", "x", "-o", "y")
+    assert (code, out) == (130, "")
+    assert err.strip() == "gpu-dedup: interrupted"
+
+
+def test_sigterm_cleans_up_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import gpu_dedup.pipeline
+
+    cleaned = []
+
+    def dedup(*arguments: object) -> object:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            cleaned.append(True)
+
+    monkeypatch.setattr(gpu_dedup.pipeline, "dedup", dedup)
+    before = signal.getsignal(signal.SIGTERM)
+    code, _, err = run_main(capsys, "run", "x", "-o", "y")
+    assert code == 143
+    assert err.strip() == "gpu-dedup: terminated"
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The whole of it, on small files.
+
+LINES = [
+    {"id": 1, "text": "The quick brown fox jumps over the lazy dog near the river bank every single morning."},
+    {"id": 2, "text": "Something else entirely, about the price of bread in a small town by the sea."},
+    {"id": 3, "text": "the quick  brown fox JUMPS over the lazy dog near the river bank every single morning."},
+    {"id": 4, "text": ""},
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return path
+
+
+def test_run_writes_prints_and_exits_with_0(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = program("run", str(corpus), "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert (out / "in.jsonl").read_text().splitlines() == [json.dumps(LINES[i]) for i in (0, 1, 3)]
+    assert "1  exact copies" in done.stdout
+    assert str(out / "_gpu_dedup" / "removed.parquet") in done.stdout
+    assert "Traceback" not in done.stderr
+    assert all(line.startswith("gpu-dedup: ") for line in done.stderr.splitlines())
+    again = program("run", str(corpus), "-o", str(out))
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    assert again.stderr.count("\n") == 1
+    quiet = program("run", str(corpus), "-o", str(out), "--overwrite", "--quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+def test_dry_run_writes_nothing(corpus: Path, tmp_path: Path) -> None:
+    done = program("run", str(corpus), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "dry run: nothing was written" in done.stdout
+    assert "1  exact copies" in done.stdout
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl"]
+
+
+def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"text": "a"}\n\n{"text": 3}\n')
+    done = program("run", str(path), "-o", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "bad.jsonl:3: " in done.stderr
+    assert "--on-bad-row" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    for arguments in (["run", "--help"], ["--version"], ["explain"], ["doctor"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(
+            [sys.executable, "-m", "gpu_dedup", *arguments],
+            stdout=writing, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(REPO)}, timeout=60, check=False
+        )  # fmt: skip
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (0, b""), arguments
+
+
+def test_ctrl_c_ends_within_two_seconds_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    with path.open("w") as file:
+        for i in range(40_000):
+            file.write(json.dumps({"text": " ".join(f"w{(i * 7919 + j * 104729) % 50021}" for j in range(60))}) + "\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_dedup", "run", str(path), "-o", str(tmp_path / "out"), "--backend", "numpy"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(REPO)},
+    )  # fmt: skip
+    for _ in range(600):  # until it is at work
+        if (tmp_path / "out").exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    assert process.poll() is None
+    time.sleep(0.3)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 2
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1] == "gpu-dedup: interrupted"
+    assert "Traceback" not in err
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl"]
+
+
+def test_click_runner_sees_the_same_commands() -> None:
+    result: Result = CliRunner().invoke(cli.cli, ["--help"])
+    assert result.exit_code == 0
+    assert sorted(cli.cli.commands) == ["demo", "doctor", "explain", "run", "show"]

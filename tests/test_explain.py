@@ -1,0 +1,201 @@
+"""explain: its arithmetic is right, and the similarity of two texts is what sets say it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpu_dedup import Recipe, Run, cli, explain
+from gpu_dedup.errors import InputError, RunError
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    code = cli.main(["explain", *arguments])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_the_default_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys)
+    assert text.startswith("minhash token:5, 17 bands x 7 rows, threshold 0.8, keep first\n")
+    assert "1 - (1 - s^7)^17" in text
+    rows = {m[1]: m[2] for m in re.finditer(r"^  (0\.\d\d) +(\S+ %)", text, re.M)}
+    # 1 - (1 - s**7)**17, worked out by hand for three of them.
+    assert rows["0.50"] == "12.5 %"
+    assert rows["0.80"] == "98.2 %"
+    assert rows["0.65"] == "57.5 %"
+    assert list(rows) == [f"{s / 100:.2f}" for s in range(50, 100, 5)]
+    assert "0.80" in re.search(r"^.*<- threshold$", text, re.M)[0]  # type: ignore[index]
+    assert "of its 119 slots agree" in text
+    assert "warning" not in text
+
+
+def test_the_much_copied_nine_by_thirteen_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "--bands", "9", "--rows", "13")
+    assert re.search(r"warning: 9 bands x 13 rows finds 40 %", text)
+    assert "17 bands x 7 rows" in text
+
+
+def test_a_threshold_between_the_rows_has_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "--threshold", "0.77").splitlines()
+    at = next(i for i, line in enumerate(lines) if "-- threshold" in line)
+    assert lines[at].split()[0] == "0.77"
+    assert lines[at - 1].split()[0] == "0.75"
+    assert lines[at + 1].split()[0] == "0.80"
+
+
+@pytest.mark.parametrize("threshold", ["0.3", "0.95", "1"])
+def test_thresholds_outside_the_table(threshold: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "--threshold", threshold, "--num-perm", "512")
+    assert f"threshold {threshold}, keep first" in text
+
+
+def test_every_recipe_option_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option changes the text, if only by the fingerprint: none is ignored."""
+    bare = output(capsys)
+    fingerprint = re.search(r"^recipe ([0-9a-f]{32})$", bare, re.M)
+    assert fingerprint is not None
+    for arguments in (
+        ["--seed", "5"], ["--id-field", "url"], ["--on-bad-row", "keep"], ["--keep", "longest"], ["--limit", "9"],
+        ["--text-field", "a,b"], ["--cap-lowest", "5"], ["--witness", "best"], ["--min-shingles", "3"],
+    ):  # fmt: skip
+        text = output(capsys, *arguments)
+        assert fingerprint[1] not in text
+        assert f"{arguments[0][2:]} {arguments[1]}" in text or arguments[0] == "--keep"
+
+
+def test_exact_has_no_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "--method", "exact", "--documents", "1000")
+    assert "Chance" not in text
+    assert "slots" not in text
+    assert "1,000 documents of 3,000 bytes" in text
+
+
+def test_memory_is_the_sum_of_what_is_shown() -> None:
+    from gpu_dedup.pipeline import settle
+
+    corpus = explain.Corpus.of(1_000_000, 2000)
+    recipe = settle(Recipe(keep="longest"))
+    lines, spilled = explain.memory_lines(recipe, Run(threads=4, memory=8 * 10**9), corpus)
+    by_name = {line.name: line.bytes for line in lines}
+    assert spilled == 0
+    assert by_name["sketches"] == (4 * 119 + 8 * 17 + 16) * 10**6
+    assert by_name["rows"] == (sum(size for _, size in explain._row_bytes(recipe))) * 10**6
+    assert ("characters", 8) in explain._row_bytes(recipe)
+    assert ("characters", 8) not in explain._row_bytes(Recipe())
+    # Over the budget the sketches go to disk, and only half of the memory is theirs.
+    lines, spilled = explain.memory_lines(recipe, Run(threads=4, memory=2**29), corpus)
+    by_name = {line.name: line.bytes for line in lines}
+    assert by_name["sketches"] == 2**28
+    assert spilled == (4 * 119 + 8 * 17 + 16) * 10**6 - 2**28
+
+
+def test_time_falls_with_threads_and_rises_with_slots() -> None:
+    from gpu_dedup.pipeline import settle
+
+    corpus = explain.Corpus.of(1000, 10**6)
+
+    def seconds(recipe: Recipe, **run: object) -> float:
+        return sum(s for _, _, s in explain.time_lines(settle(recipe), Run(**run), corpus))  # type: ignore[arg-type]
+
+    one = seconds(Recipe(), threads=1)
+    assert seconds(Recipe(), threads=4) == pytest.approx(one / 4)
+    assert seconds(Recipe(num_perm=512, recall_ppm=999_999), threads=1) > one
+    assert seconds(Recipe(method="exact"), threads=1) < one
+    assert seconds(Recipe(), threads=1, backend="numpy") > 5 * one
+
+
+def test_files_are_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        rows = [{"id": i, "text": "word " * 100} for i in range(500)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = output(capsys, str(tmp_path / "*.jsonl"))
+    found = re.search(r"Cost: ([\d,]+) documents of (\d+) bytes", text)
+    assert found is not None
+    assert int(found[1].replace(",", "")) == pytest.approx(1000, rel=0.02)
+    assert found[2] == "500"
+    assert "guessed from 1,000 rows" in text
+    limited = output(capsys, str(tmp_path / "*.jsonl"), "--limit", "10")
+    assert "Cost: 10 documents" in limited
+
+
+def test_a_corpus_of_nothing_has_no_cost() -> None:
+    with pytest.raises(RunError, match="above 0"):
+        explain.Corpus.of(0, 5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two texts.
+
+
+def jaccard(one: list[str], other: list[str], n: int) -> tuple[int, int]:
+    left = {tuple(one[i : i + n]) for i in range(len(one) - n + 1)}
+    right = {tuple(other[i : i + n]) for i in range(len(other) - n + 1)}
+    return len(left & right), len(left | right)
+
+
+ONE = "The cat sat on the mat and the dog sat on the log, as cats and dogs do."
+OTHER = "The cat sat on the rug and the dog sat on the log, as cats and dogs do!"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_similarity_by_tokens_is_that_of_sets(n: int) -> None:
+    words = [re.findall(r"\w+", text.lower()) for text in (ONE, OTHER)]
+    (result,) = explain.similarity(ONE, OTHER, Recipe(), [f"token:{n}"])
+    assert (result.shared, result.union) == jaccard(words[0], words[1], n)
+
+
+@pytest.mark.parametrize("n", [4, 5, 8, 12, 24])
+def test_similarity_by_characters_is_that_of_sets(n: int) -> None:
+    (result,) = explain.similarity(ONE, OTHER, Recipe(), [f"char:{n}"])
+    assert (result.shared, result.union) == jaccard(list(ONE.lower()), list(OTHER.lower()), n)
+
+
+def test_the_threshold_is_met_in_whole_numbers() -> None:
+    assert explain.Compared("token:5", 9, 9, 8).matches(800_000)  # 8 of 10
+    assert not explain.Compared("token:5", 9, 9, 8).matches(800_001)
+    assert not explain.Compared("token:5", 0, 0, 0).matches(1)
+    assert explain.Compared("token:5", 0, 0, 0).similarity == 0.0
+
+
+def test_compare_prints_a_line_for_each_shingle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = output(capsys, "--texts", ONE, OTHER)
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("  ")}
+    assert [name for name in explain.SHINGLES if name not in lines] == []
+    shared, union = jaccard(*(re.findall(r"\w+", t.lower()) for t in (ONE, OTHER)), 5)
+    assert lines["token:5"][3:6] == [str(shared), str(union), f"{shared / union:.4f}"]
+    assert lines["token:5"][-2:] == ["<-", "default"]
+    same = len(ONE) - 4  # m, a, t and the full stop are replaced
+    assert lines["edit"][1:4] == [str(same), str(len(ONE)), f"{same / len(ONE):.4f}"]
+    assert "a copy under --verify edit" in text
+    (tmp_path / "a").write_text(ONE)
+    (tmp_path / "b").write_text(OTHER, encoding="utf-8-sig")
+    assert output(capsys, "--compare", str(tmp_path / "a"), str(tmp_path / "b")) == text
+
+
+def test_compare_takes_the_options_that_it_depends_on(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(
+        capsys, "--texts", ONE, ONE.upper(), "--normalize", "none", "--shingle", "word:2", "--threshold", "0.5"
+    )
+    assert text.startswith("normalize none; threshold 0.5;")
+    assert re.search(r"^  word:2 .*0\.0000 .*<- yours$", text, re.M)
+    text = output(capsys, "--texts", ONE, ONE.upper())
+    assert re.search(r"^  token:5 .*1\.0000 .*a copy <- default$", text, re.M)
+
+
+def test_texts_without_units_are_not_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "--texts", "---", "---")
+    assert re.search(r"^  token:5 +0 +0 +0 +0 +0\.0000", text, re.M)
+    assert "a copy" not in re.search(r"^  token:5.*$", text, re.M)[0]  # type: ignore[index]
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"ab\xff")
+    with pytest.raises(InputError, match="not UTF-8 at byte 2"):
+        explain.read_text(str(tmp_path / "x"))
+    with pytest.raises(InputError, match="No such file"):
+        explain.read_text(str(tmp_path / "y"))
