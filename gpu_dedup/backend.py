@@ -22,10 +22,14 @@ import numpy as np
 
 from gpu_dedup.batch import I64, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import RunError
+from gpu_dedup.recipe import UNITS
 from gpu_dedup.run import Run
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
-STEMS = ("jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit")
+STEMS = (
+    "jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit", "sweep",
+    "components",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Extracted:
 
 
 LINE_ODD = 4
+
+# Rules of `sweep`, as in kernels/sweep_ref.py.
+LOWEST, BEST, PARTNER = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,37 @@ class Backend(Protocol):
         """int64[p]: equal slots of signatures[left[i]] and signatures[right[i]]."""
         ...
 
+    def jaccard(self, items: U64, offsets: I64, left: I64, right: I64) -> tuple[I64, I64]:
+        """shared, union int64[p]: items in both and in either of two sets (ascending, unique)."""
+        ...
+
+    def edit(self, items: U32, offsets: I64, left: I64, right: I64, threshold_ppm: int) -> tuple[I64, I64]:
+        """same, longest int64[p]: longest less Levenshtein distance where it meets the threshold, else -1."""
+        ...
+
+    def sweep(
+        self, items: Any, offsets: I64, left: I64, right: I64, threshold_ppm: int, limit: int, rule: int,
+        nodes: I64, witness: I64, shared: I64, union: I64,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Verify pairs lazily and note who goes in the last three arrays; see kernels/sweep_ref.py.
+        Pairs verified, matched, passed over as too long."""
+        ...
+
+    def join(
+        self, items: Any, offsets: I64, left: I64, right: I64, threshold_ppm: int, limit: int, nodes: I64, parent: I64
+    ) -> tuple[I64, I64, I64, tuple[int, int, int]]:
+        """Verify pairs lazily and join components in `parent`; positions of the pairs that joined, their shared and
+        union, and the counts of `sweep`."""
+        ...
+
+    def components(self, m: int, left: I64, right: I64) -> I64:
+        """int64[m]: lowest node of each node's connected component."""
+        ...
+
+    def tree(self, m: int, left: I64, right: I64) -> tuple[I64, I64, I64]:
+        """parent, root, depth int64[m]: breadth-first tree of each component from its lowest node."""
+        ...
+
 
 class HostBackend:
     """A backend made of host kernels: `suffix` is ref (NumPy) or cpu (Numba)."""
@@ -190,6 +228,39 @@ class HostBackend:
         out: I64 = self.kernels["collide"].agreements(signatures, left, right)
         return out
 
+    def jaccard(self, items: U64, offsets: I64, left: I64, right: I64) -> tuple[I64, I64]:
+        shared, union = self.kernels["jaccard"].jaccard(items, offsets, left, right)
+        return shared, union
+
+    def edit(self, items: U32, offsets: I64, left: I64, right: I64, threshold_ppm: int) -> tuple[I64, I64]:
+        same, longest = self.kernels["edit"].edit(items, offsets, left, right, threshold_ppm)
+        return same, longest
+
+    def sweep(
+        self, items: Any, offsets: I64, left: I64, right: I64, threshold_ppm: int, limit: int, rule: int,
+        nodes: I64, witness: I64, shared: I64, union: I64,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        out: tuple[int, int, int] = self.kernels["sweep"].sweep(
+            items, offsets, left, right, threshold_ppm, limit, rule, nodes, witness, shared, union
+        )
+        return out
+
+    def join(
+        self, items: Any, offsets: I64, left: I64, right: I64, threshold_ppm: int, limit: int, nodes: I64, parent: I64
+    ) -> tuple[I64, I64, I64, tuple[int, int, int]]:
+        out: tuple[I64, I64, I64, tuple[int, int, int]] = self.kernels["sweep"].join(
+            items, offsets, left, right, threshold_ppm, limit, nodes, parent
+        )
+        return out
+
+    def components(self, m: int, left: I64, right: I64) -> I64:
+        out: I64 = self.kernels["components"].components(m, left, right)
+        return out
+
+    def tree(self, m: int, left: I64, right: I64) -> tuple[I64, I64, I64]:
+        out: tuple[I64, I64, I64] = self.kernels["components"].tree(m, left, right)
+        return out
+
 
 @lru_cache(maxsize=None)
 def host_backend(name: str) -> HostBackend:
@@ -228,3 +299,40 @@ def warm(backend: Backend, note: Callable[[str], None]) -> None:
         note("compiling kernels for this machine (first run only, about 20 seconds)")
     jit.guarded(lambda: _touch(backend))
     backend.warmed = True
+
+
+def _touch(backend: Backend) -> None:
+    """Call every kernel once, on arrays of the types that a run gives them."""
+    from gpu_dedup.kernels.normalise_ref import DIGITS, LOWER, NFKC, PUNCTUATION, WHITESPACE
+
+    texts = [b'{"text": "One small text with a few words, \\u00e9\\n"}', '{"text": "\u4e00\u4e8c\u4e09 caf\u00e9"}'.encode()] * 2
+    lines = b"\n".join([*texts, b"", b'{"id": 1}'])
+    data = np.zeros(len(lines) + 64, np.uint8)
+    data[: len(lines)] = np.frombuffer(lines, np.uint8)
+    backend.extract_jsonl(data, len(lines), ("text",), ("id",), np.ones(6, np.bool_))
+    tape = backend.extract_jsonl(data, len(lines), ("text",), (), None).tape
+    backend.valid_utf8(tape)
+    backend.code_points(tape)
+    all_steps = backend.normalise(tape, NFKC | LOWER | DIGITS | PUNCTUATION | WHITESPACE)
+    backend.digest(all_steps)
+    points, point_offsets = backend.decode(all_steps)
+    everyone = np.arange(len(tape), dtype=np.int64)
+    stop = np.zeros(0, np.uint64)
+    a, b = np.ones(16, np.uint32), np.zeros(16, np.uint32)
+    for unit in range(len(UNITS)):
+        made = backend.sketch(all_steps, everyone, unit, 2, stop, a, b)
+        sets, set_offsets = backend.shingle_sets(all_steps, everyone, unit, 2, stop)
+    keys = backend.band_keys(made.signatures, 4, 4)
+    backend.slot_keys(made.signatures, np.arange(4, dtype=np.int64), 1)
+    members, starts = backend.buckets(np.ascontiguousarray(keys[:, 0]), np.array([0, len(keys)], np.int64))
+    offsets = backend.pair_offsets(starts, 256, 32)
+    high, low = backend.bucket_pairs(members, starts, offsets, 0, len(members))
+    backend.agreements(made.signatures, high, low)
+    for items, ends in ((sets, set_offsets), (points, point_offsets)):
+        out = [np.full(len(tape), -1, np.int64) for _ in range(3)]
+        backend.sweep(items, ends, high, low, 500_000, 1 << 62, LOWEST, everyone, *out)
+        backend.join(items, ends, high, low, 500_000, 1 << 62, everyone, everyone.copy())
+    backend.jaccard(sets, set_offsets, high, low)
+    backend.edit(points, point_offsets, high, low, 500_000)
+    backend.components(len(tape), high, low)
+    backend.tree(len(tape), high, low)

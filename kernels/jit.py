@@ -90,6 +90,13 @@ def frozen(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return view
 
 
+def is_cold() -> bool:
+    """True if no kernel was compiled into the cache folder yet (or there is none): compiling will take seconds."""
+    if CACHE_DIR is None:
+        return True
+    return not any(name.endswith(".nbi") for _, _, names in os.walk(CACHE_DIR) for name in names)
+
+
 def guarded(warm: Callable[[], T]) -> T:
     """Run `warm`, which calls kernels on tiny inputs; if the cache is damaged, move it aside and run it again.
 

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -40,9 +40,12 @@ from gpu_dedup.report import (
     BAD_ROWS_LISTED,
     GROUPS_LISTED,
     BadRow,
+    Collisions,
     Group,
+    HeavyBucket,
     InputFile,
     Report,
+    Verification,
     share_text,
     short_texts_warning,
 )
@@ -177,10 +180,10 @@ class _Found:
     outcome: Outcome
     decision: Decision | None
     candidates: Candidates | None
-    heads: int
+    compared: int
     without_text: I64
     short_texts: int
-    heavy: list[dict[str, Any]]
+    heavy: list[HeavyBucket]
 
 
 def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
@@ -192,8 +195,9 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
     rows = np.flatnonzero(has_text & (survey.length > 0)) if near else np.flatnonzero(has_text)
 
     with job.progress.stage("exact copies", None):
-        values = survey.values.select(rows, survey.place_text) if survey.values is not None else None
-        ranking = order(recipe.keep, len(rows), None if survey.chars is None else survey.chars[rows], values)
+        values = survey.values.select(rows) if survey.values is not None else None
+        chars = None if survey.chars is None else survey.chars[rows]
+        ranking = order(recipe.keep, len(rows), chars, values)
         head = rows[classes(survey.digest[rows], survey.length[rows], ranking)]
     if not near:
         return _Found(assemble(recipe, survey.status, rows, head, rows[:0], None, empty), None, None, 0, empty, 0, [])
@@ -219,13 +223,13 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
     decision, candidates = find_and_decide(
         survey, sketcher, job.pool, job.run.batch_bytes, job.run.memory_bytes // 2, ranked, job.ragged, job.progress
     )
-    heavy = []
+    heavy: list[HeavyBucket] = []
     for bucket in candidates.stats.heavy:
         members = ranked.rows[np.asarray(bucket.members, np.int64)]
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
-        heavy.append({"band": bucket.band, "size": bucket.size, "common_shingles": shared})
+        heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
     outcome = assemble(recipe, survey.status, rows, head, ranked.rows, decision, without_text)
-    return _Found(outcome, decision, candidates, len(heads), without_text, short_texts, heavy)
+    return _Found(outcome, decision, candidates, len(ranked), without_text, short_texts, heavy)
 
 
 def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
@@ -296,13 +300,16 @@ def _report(
         facts, local = survey.place(int(row))
         report.largest_groups.append(Group(facts.source.rel, local, getattr(text, "as_py", lambda: None)(), int(size)))
     if recipe.method == "minhash":
-        report.forecast = bands.forecast(recipe)
+        report.forecast = [asdict(entry) for entry in bands.forecast(recipe)]
         report.warnings += bands.warnings(recipe)
         short = short_texts_warning(counts, recipe.as_dict())
         report.warnings += [short] if short else []
     if found.candidates is not None and found.decision is not None:
         report.collisions = _collisions(found)
-        report.verification = _verification(found.decision)
+        stats = dict(found.decision.stats)
+        report.machine.work = {"verify_parts": int(stats.pop("parts"))}
+        weakest = stats.pop("weakest")
+        report.verification = Verification(**stats, weakest=None if weakest is None else [int(n) for n in weakest])
     report.bytes_read = sum(f.source.size for f in survey.files if f.problem is None)
     report.text_bytes = survey.text_bytes
     report.check()
@@ -316,3 +323,18 @@ def _report(
     machine.notes = list(job.progress.notes)
     machine.finish(time.time() - started, job.progress.times)
     return report
+
+
+def _collisions(found: _Found) -> Collisions:
+    assert found.candidates is not None
+    stats = found.candidates.stats
+    return Collisions(
+        documents=found.compared,
+        pairs=stats.pairs_before,
+        candidates=len(found.candidates),
+        buckets=stats.buckets,
+        largest=max(stats.largest, default=0),
+        capped=stats.capped,
+        histogram={str(2**j): count for j, count in enumerate(stats.histogram) if count},
+        heavy=found.heavy,
+    )

@@ -225,7 +225,7 @@ def _log_columns(
     file, row = _places(survey, rows)
     kept_file, kept_row = _places(survey, witness)
     linked_file, linked_row = _places(survey, linked)
-    flagged = recipe.action == "flag" and (reason == EXACT) | (reason == NEAR) | (reason == EXACT_NEAR)
+    flagged = (recipe.action == "flag") & np.isin(reason, (EXACT, NEAR, EXACT_NEAR))
     return {
         "file": names.take(file),
         "row": row,

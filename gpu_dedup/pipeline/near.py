@@ -18,6 +18,9 @@ from gpu_dedup.pipeline.reread import TextItems, normal_texts, reread, sketch_ro
 from gpu_dedup.pipeline.survey import Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.spool import RaggedTable, Table
+from gpu_dedup.verify import Verifier
+
+AGREEMENT_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def find_and_decide(
         return column
 
     signatures = RankedSignatures(survey.signatures, heads.sketch)
-    with progress.stage("collide", None) as advance:
+    with progress.stage("collide", recipe.bands, unit="bands") as advance:
         candidates = collide(band_keys, signatures, len(heads), recipe, backend, pool.ordered, advance)
 
     needed = np.unique(np.concatenate([candidates.hi, candidates.lo]))
@@ -115,8 +118,20 @@ def find_and_decide(
         rows = heads.rows[needed]
         with progress.stage("read candidates again", int(survey.length[rows].sum())) as advance:
             items = TextItems.read(survey, sketcher, pool, batch_bytes, table, needed, rows, len(heads), advance)
-    with progress.stage("verify", None) as advance:
-        decision = decide(candidates, len(heads), recipe, backend, items, sizes, memory, pool.ordered, advance)
+
+    def agreements(left: I64, right: I64) -> I64:
+        """Equal slots of pairs that are no candidates, in blocks that stay small."""
+        out = np.empty(len(left), np.int64)
+        for start in range(0, len(left), AGREEMENT_BLOCK):
+            part = slice(start, start + AGREEMENT_BLOCK)
+            ranks, place = np.unique(np.concatenate([left[part], right[part]]), return_inverse=True)
+            one, other = np.split(place.astype(np.int64), 2)
+            out[part] = backend.agreements(signatures.take(ranks), one, other)
+        return out
+
+    verifier = Verifier(recipe, backend, items, sizes, memory, pool.ordered, agreements)
+    with progress.stage("verify", len(candidates), unit="pairs") as advance:
+        decision = decide(candidates, len(heads), recipe, backend, verifier, advance)
     return decision, candidates
 
 

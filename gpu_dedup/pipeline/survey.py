@@ -6,8 +6,9 @@ that were skipped in vain, for verification, for the report.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, ROW_BAD, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError
-from gpu_dedup.keep import KeeperColumn
+from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.normalise import step_bits
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.read import Chunk, ChunkRef, Source, open_source
@@ -178,7 +179,6 @@ class _End:
 class _Work:
     facts: FileFacts
     chunk: Chunk
-    nbytes: int
     most: int | None  # rows of this chunk that exist under --limit
 
 
@@ -201,7 +201,7 @@ class Surveyor:
         keys = [self.table(np.uint64, None) for _ in range(recipe.bands or 0)] if near else []
         units: list[I64] = []
         kept: list[I64] = []
-        values = KeeperColumn() if recipe.keep_field else None
+        values = KeeperColumn(recipe.keep) if recipe.keep_field else None
         done: list[FileFacts] = []
         columns: list[list[_Batch]] = []  # of the finished files
         sketch_rows: list[list[I64]] = []
@@ -230,10 +230,9 @@ class Surveyor:
                 facts.status = np.concatenate([b.status for b in current]) if current else facts.status
                 rows += facts.rows
                 done.append(facts)
-                for batch in current:
-                    if values is not None:
-                        values.append(batch.values or [])
-                    text_bytes += batch.text_bytes
+                text_bytes += sum(batch.text_bytes for batch in current)
+                if values is not None:
+                    self._keep_values(values, current, done)
                 columns.append(current)
                 sketch_rows.append(current_sketch)
                 current, current_sketch = [], []
@@ -291,9 +290,8 @@ class Surveyor:
             try:
                 with open_source(source, self.batch_bytes, index, [*self.recipe.text_field, *extra]) as reader:
                     for chunk in reader:
-                        now = reader.bytes_read
-                        yield _Work(facts, chunk, now - seen, left)
-                        seen = now
+                        yield _Work(facts, chunk, left)
+                        seen += chunk.nbytes
                         if left is not None:
                             left -= chunk.count_rows()
                             if left <= 0:
@@ -326,9 +324,24 @@ class Surveyor:
             select = select[self.seen.first_time(digest[select])]
             signatures, keys, units, kept = self.sketcher.sketch(normal, select)
         return _Batch(
-            item.facts, chunk.first_row, chunk.ref, item.nbytes, rows.tape.nbytes, rows.status, digest, length, chars,
+            item.facts, chunk.first_row, chunk.ref, chunk.nbytes, rows.tape.nbytes, rows.status, digest, length, chars,
             rows.fields[extra[0]] if extra else None, rows.errors, select, signatures, keys, units, kept,
         )  # fmt: skip
+
+    def _keep_values(self, values: KeeperColumn, batches: list[_Batch], files: list[FileFacts]) -> None:
+        """Add the keeper's field of a finished file. Rows without a text take part in nothing, so theirs are absent."""
+        try:
+            for batch in batches:
+                assert batch.values is not None
+                values.append(batch.values)
+        except KeeperError as error:
+            ends = [facts.first + facts.rows for facts in files]
+
+            def where(row: int) -> str:
+                facts = files[bisect_right(ends, row)]
+                return facts.source.where(row - facts.first)
+
+            raise error.named(where) from None
 
     def _check_rows(self, batch: _Batch) -> None:
         if batch.errors and self.recipe.on_bad_row == "error":
@@ -344,8 +357,6 @@ class Surveyor:
 
 def _without_sketch(batch: _Batch) -> _Batch:
     """The batch without its sketches, which are in the tables by now."""
-    from dataclasses import replace
-
     return replace(batch, signatures=None, keys=None, units=None, kept=None, errors=())
 
 
