@@ -251,7 +251,7 @@ def zoo():
         "list": pa.array([[1, None], [], None, [2], [3, 4, 5], [6]]),
         "deep": pa.array([[["a"], []], None, [None], [], [["b", None]], [["c"]]], pa.list_(pa.list_(pa.string()))),
         "large_list": pa.array([[1], None, [], [2], [3], [4]], pa.large_list(pa.int16())),
-        "fixed_list": pa.array([[1, 2], None, [3, 4], [5, 6], [7, 8], [9, 0]], pa.list_(pa.int32(), 2)),
+        "fixed_list": pa.array([[1, 2], [0, None], [3, 4], [5, 6], [7, 8], [9, 0]], pa.list_(pa.int32(), 2)),
         "struct": pa.array(
             [{"a": 1, "b": {"c": "x"}}, None, {"a": None, "b": None}, *[{"a": i, "b": {"c": None}} for i in range(3)]]
         ),
@@ -346,6 +346,34 @@ def test_parquet_zoo(tmp_path, keep, options):
     before, after = rewritten(tmp_path, table, keep, **options)
     assert_same_house(before, after)
     assert_same_rows(before, after, keep)
+
+
+def test_null_in_a_list_of_fixed_size(tmp_path):
+    table = pa.table({"a": pa.array([[1, 2], None, [3, None], None], pa.list_(pa.int32(), 2))})
+    try:
+        before, after = rewritten(tmp_path, table, [1, 1, 0, 0])
+    except pa.ArrowNotImplementedError as error:
+        pytest.skip(f"pyarrow {pa.__version__} cannot write the input: {error}")
+    assert_same_house(before, after)
+    assert_same_rows(before, after, [1, 1, 0, 0])
+
+
+def test_what_pyarrow_cannot_write_is_one_line(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": range(5)}), tmp_path / "in.parquet")
+
+    def refuse(self, table, row_group_size=None):
+        raise pa.ArrowNotImplementedError("no such\nlists")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", refuse)
+    with pytest.raises(OutputError, match=r"in\.parquet: .*\(no such\).*newer") as caught:
+        write_parquet(str(tmp_path / "out.parquet"), str(tmp_path / "in.parquet"), 5)
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    monkeypatch.setattr(parquet_module, "_empty_copy", lambda file, schema, ways: pq.ParquetFile(other))
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"b": [1.0]}), other)
+    with pytest.raises(OutputError, match=r"in\.parquet: .*\(schema\).*newer"):
+        write_parquet(str(tmp_path / "out.parquet"), str(tmp_path / "in.parquet"), 5)
 
 
 def test_a_file_without_arrow_schema_gets_none(tmp_path):
@@ -445,8 +473,9 @@ def test_row_groups_keep_their_scale(tmp_path):
     assert group_rows(after) == [100]
     assert after.read()["a"].to_pylist() == list(range(700, 800))
     _, after = rewritten(tmp_path, table, np.zeros(1000), row_group_size=100)
-    assert group_rows(after) == []
+    assert group_rows(after) == [0], "older readers need one"
     assert after.schema_arrow.equals(table.schema)
+    assert after.read().equals(table.slice(0, 0))
 
 
 def test_no_records_in_none_out(tmp_path):
@@ -487,7 +516,7 @@ def test_any_batches_give_the_same_records(tmp_path_factory, data, group, rows, 
         patch.setattr(parquet_module, "GROUP_BYTES", bytes_)
         _, after = rewritten(folder, table, keep, row_group_size=group)
     assert after.read().equals(table.filter(pa.array(keep)))
-    assert all(0 < count <= group for count in group_rows(after))
+    assert group_rows(after) == [0] or all(0 < count <= group for count in group_rows(after))
 
 
 def test_records_past_the_mask_are_left_out_and_more_bits_are_refused(tmp_path):
@@ -1004,10 +1033,11 @@ def test_a_folder_on_another_file_system_is_refused(tiny_disk, tmp_path):
     refused(out, "sub: is on another file system", ["sub/b.jsonl"], True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere, so permissions cannot be tested as root")
 def test_missing_permission_is_refused_at_once(tmp_path):
     out = tmp_path / "out"
     out.mkdir(mode=0o500)
+    if os.access(out, os.W_OK):
+        pytest.skip("this user may write anywhere (root), so a missing permission cannot be tested")
     assert "change the permission" in refused(out, "no permission to write")
     refused(out / "below", "no permission to write")
 

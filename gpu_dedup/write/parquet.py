@@ -54,8 +54,9 @@ class ParquetWriter:
         advance  is told the compressed bytes of each row group as it is done
 
         Memory: one row group of survivors, at most about GROUP_BYTES (a single batch may pass it), plus a batch.
-        A row group of the output has as many rows as the largest of the input; the last one has the rest.
-        Raises InputError for a damaged file, OutputError for a disk that refuses.
+        A row group of the output has as many rows as the largest of the input; the last one has the rest. Empty ones
+        are dropped, but for one where no record is kept.
+        Raises InputError for a damaged file, OutputError for a disk that refuses or a column that pyarrow cannot write.
         """
         if self._writer is not None or self._closed:
             raise InternalError(f"{self.path}: one file in, one file out")
@@ -83,12 +84,15 @@ class ParquetWriter:
                 batch = batch.slice(part.num_rows)
                 held.append(part)
                 held_rows += part.num_rows
-                held_bytes += part.nbytes
+                held_bytes += _nbytes(part)
                 if held_rows == largest or held_bytes >= GROUP_BYTES:
                     self._write(held, kept_schema)
                     held, held_rows, held_bytes = [], 0, 0
         if held:
             self._write(held, kept_schema)
+        if not self.rows_written and metadata.num_row_groups:
+            # One empty row group, as pyarrow itself writes an empty table: up to version 18 it cannot read a file without.
+            self._write([pa.RecordBatch.from_pylist([], schema)], kept_schema)
         if metadata.metadata:
             self._writer.add_key_value_metadata(metadata.metadata)
         return self.rows_written
@@ -127,9 +131,11 @@ class ParquetWriter:
         # A table of many chunks: joining them would pass the 2 GiB that a column of 32-bit offsets can hold.
         table = pa.Table.from_batches(batches, batches[0].schema).replace_schema_metadata(schema.metadata)
         try:
-            self._writer.write_table(table, row_group_size=table.num_rows)
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         except OSError as error:
             raise disk_error(error, self.path) from error
+        except pa.ArrowException as error:
+            raise _schema_error(self._source, str(error)) from error
         self.rows_written += table.num_rows
 
     def close(self) -> None:
@@ -185,6 +191,20 @@ def _input_error(name: str, error: Exception) -> InputError:
     return InputError(
         f"{name}: cannot be read as Parquet ({text[0] if text else type(error).__name__}); write or fetch it anew"
     )
+
+
+def _schema_error(name: str, what: str) -> OutputError:
+    return OutputError(
+        f"{name}: pyarrow {pa.__version__} cannot write this Parquet file back unchanged ({what.splitlines()[0]}); "
+        "use a newer pyarrow, or convert the file to JSONL first"
+    )
+
+
+def _nbytes(batch: Any) -> int:
+    try:
+        return int(batch.nbytes)
+    except pa.ArrowException:  # views have no sizes of slices before Arrow 22: the whole buffers, if anything too much
+        return int(batch.get_total_buffer_size())
 
 
 def _filter(batch: Any, keep: Bool) -> Any:
@@ -247,10 +267,7 @@ def _settings(file: Any, schema: Any, name: str) -> tuple[dict[str, Any], Any]:
                     return {**options, **ways, "store_schema": False}, plain
                 logical = logical or ways
     if logical is None:
-        raise OutputError(
-            f"{name}: has a schema that pyarrow {pa.__version__} cannot write back unchanged; "
-            "convert the file to JSONL first"
-        )
+        raise _schema_error(name, "schema")
     # The same table, stored with other physical types: no column path can be relied on.
     return {**logical, "store_schema": False, "compression": _common_codec(file)}, plain
 
