@@ -5,9 +5,9 @@
 | numba   | fused loops per document in cache, without GIL  | every CPU                  |
 
 All backends return the same bits for the same arguments, whatever the batch or thread. `numpy` and `numba` are sets of
-kernel modules with equal function names and signatures (``kernels/*_ref.py`` and ``kernels/*_cpu.py``), so one class binds
-either. A device backend gives its own class with these methods; what `normalise` returns is then a tape that lives on the
-device, and callers treat it as opaque.
+kernel modules with equal function names and signatures (``kernels/*_ref.py`` and ``kernels/*_cpu.py``), so one class
+binds either. A device backend gives its own class with these methods; what `normalise` returns is then a tape that
+lives on the device, and callers treat it as opaque.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,8 +39,8 @@ class Extracted:
     starts  int64[n + 1]: line i is data[starts[i]:starts[i + 1]], line feed included
     status  uint8[n]: ROW_TEXT, ROW_BLANK, ROW_SKIPPED, or LINE_ODD for a line that only json.loads may judge
     tape    n texts, valid UTF-8 (WTF-8); empty unless ROW_TEXT
-    spans   int64[n, len(extra), 2]: bytes of data that hold the raw JSON value of each extra field; -1, -1 where missing
-            or where the line is not ROW_TEXT
+    spans   int64[n, len(extra), 2]: bytes of data that hold the raw JSON value of each extra field; -1, -1 where it is
+            missing or where the line is not ROW_TEXT
     """
 
     starts: I64
@@ -75,9 +75,11 @@ class Backend(Protocol):
 
     name: str
 
-    def extract_jsonl(self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None) -> Extracted:
-        """Take JSON lines apart. data[:size] are whole lines (only the last may lack its line feed), data holds 64 spare
-        bytes after `size`. fields are joined by a newline into the text. Only rows i with want[i] are parsed."""
+    def extract_jsonl(
+        self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None
+    ) -> Extracted:
+        """Take JSON lines apart. data[:size] are whole lines (only the last may lack its line feed), data holds 64
+        spare bytes after `size`. fields are joined by a newline into the text. Only rows with want[i] are parsed."""
         ...
 
     def valid_utf8(self, tape: Tape) -> Bool:
@@ -174,8 +176,12 @@ class HostBackend:
             stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
         }
 
-    def extract_jsonl(self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None) -> Extracted:
-        starts, status, blob, offsets, spans = self.kernels["jsonl"].extract(data, size, tuple(fields), tuple(extra), want)
+    def extract_jsonl(
+        self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None
+    ) -> Extracted:
+        starts, status, blob, offsets, spans = self.kernels["jsonl"].extract(
+            data, size, tuple(fields), tuple(extra), want
+        )
         return Extracted(starts, status, Tape(blob, offsets), spans)
 
     def valid_utf8(self, tape: Tape) -> Bool:
@@ -262,7 +268,7 @@ class HostBackend:
         return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def host_backend(name: str) -> HostBackend:
     """`numpy` or `numba`, loaded once."""
     if name not in ("numpy", "numba"):
@@ -305,7 +311,10 @@ def _touch(backend: Backend) -> None:
     """Call every kernel once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import DIGITS, LOWER, NFKC, PUNCTUATION, WHITESPACE
 
-    texts = [b'{"text": "One small text with a few words, \\u00e9\\n"}', '{"text": "\u4e00\u4e8c\u4e09 caf\u00e9"}'.encode()] * 2
+    texts = [
+        b'{"text": "One small text with a few words, \\u00e9\\n"}',
+        '{"text": "\u4e00\u4e8c\u4e09 caf\u00e9"}'.encode(),
+    ] * 2
     lines = b"\n".join([*texts, b"", b'{"id": 1}'])
     data = np.zeros(len(lines) + 64, np.uint8)
     data[: len(lines)] = np.frombuffer(lines, np.uint8)

@@ -388,6 +388,11 @@ def say(text: str) -> None:
         _drop_stdout()
 
 
+def _colors() -> bool:
+    """Colours on a terminal, unless the user wants none (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
 def _drop_stdout() -> None:
     # What is still buffered must not fail again when Python flushes at exit.
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -504,8 +509,7 @@ def show_command(folder: str, row: str, width: int | None, full: bool, color: bo
     """
     from gpu_dedup import show
 
-    if color is None:
-        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    color = _colors() if color is None else color
     if width is None:
         width = show.terminal_width()
     say(show.show(folder, row, width=width, color=color, full=full))
@@ -536,7 +540,7 @@ def demo_command(output: str, limit_mb: int, quiet: bool, **given: Any) -> None:
     from gpu_dedup import demo
 
     run = make_run({**given, "quiet": quiet})
-    demo.demo(output, limit_mb * 10**6, run, (lambda text: None) if quiet else say)
+    demo.demo(output, limit_mb * 10**6, run, (lambda text: None) if quiet else say, _colors())
 
 
 class _Terminated(KeyboardInterrupt):

@@ -188,16 +188,24 @@ def prepare(folder: str) -> None:
 
 
 def choose(output: str, most: int = 3) -> list[int]:
-    """Numbers of a few telling rows of the log: an exact copy, the least similar near copy, one in the middle."""
+    """Numbers of a few telling rows of the log: the least similar near copy, one in the middle, and an exact copy.
+
+    Texts of a size that can be read on a screen come first.
+    """
     exact: list[int] = []
     near: list[tuple[float, int]] = []
-    for first, table in removals(output, ("reason", "similarity", "shared")):
+    handy: list[tuple[float, int]] = []
+    for first, table in removals(output, ("reason", "similarity", "union")):
         columns: dict[str, list[Any]] = table.to_pydict()
         for i in range(table.num_rows):
             if columns["reason"][i] == "exact":
                 exact.append(first + i)
             elif columns["reason"][i] == "near":
                 near.append((columns["similarity"][i], first + i))
+                if 40 <= columns["union"][i] <= 400:
+                    handy.append(near[-1])
+    if len(handy) >= most:
+        near = handy
     near.sort()
     picked = [near[0][1], near[len(near) // 2][1]] if len(near) > 1 else [number for _, number in near]
     picked += exact[len(exact) // 2 :][:1]
@@ -209,12 +217,12 @@ def choose(output: str, most: int = 3) -> list[int]:
     return picked[:most]
 
 
-def demo(folder: str, limit: int, run: Run, say: Callable[[str], None], width: int | None = None) -> None:
+def demo(folder: str, limit: int, run: Run, say: Callable[[str], None], color: bool = False) -> None:
     """Gather texts into folder/input, deduplicate them into folder/output, say the summary and show three removals."""
     from gpu_dedup.pipeline import dedup
     from gpu_dedup.show import show, terminal_width
 
-    progress = Progress(run.progress)
+    progress = Progress(run.progress)  # for gathering; the run keeps times of its own
     source, output = os.path.join(folder, INPUT), os.path.join(folder, OUTPUT)
     try:
         prepare(folder)
@@ -226,12 +234,12 @@ def demo(folder: str, limit: int, run: Run, say: Callable[[str], None], width: i
         raise UserError("no readable text was found on this machine; run gpu-dedup run on files of your own")
     say(f"{documents:,} texts of this machine, {bytes_text(size)}, in {len(shards)} shards below {source}\n")
     run = Run(**{**vars(run), "overwrite": True})
-    report = dedup(shards, output, Recipe(), run, progress)
+    report = dedup(shards, output, Recipe(), run, Progress(run.progress))
     say(report.summary())
     if report.machine.dry_run:
         return
-    columns = width or terminal_width()
+    columns = terminal_width()
     for number in choose(output):
         say("=" * columns)
-        say(show(output, str(number), width=columns, color=False, most=16))
+        say(show(output, str(number), width=columns, color=color, most=24))
     say(f"\nMore of them: gpu-dedup show {output} ROW, with ROW from 0 to {report.counts.removed - 1:,}")

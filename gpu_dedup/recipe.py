@@ -166,7 +166,9 @@ class Recipe:
                 f"keep {self.keep!r} is unknown; choose first, longest, shortest, max:FIELD, min:FIELD or none"
             )
         if self.keep == "none" and self.cluster == "connected":
-            raise RecipeError("keep none removes every row with a partner, so it has no clusters; drop --cluster connected")
+            raise RecipeError(
+                "keep none removes every row with a partner, so it has no clusters; drop --cluster connected"
+            )
         if self.witness == "best" and (self.cluster != "representative" or self.verify == "none"):
             raise RecipeError("witness best needs cluster representative and a verification; use witness lowest")
 
@@ -208,7 +210,8 @@ class Recipe:
         for name in values:
             if name not in known:
                 raise RecipeError(f"recipe field {name!r} is unknown to this version of gpu-dedup")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**plain)
 
     def with_(self, **changes: Any) -> Recipe:
         return replace(self, **changes)

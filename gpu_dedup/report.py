@@ -431,11 +431,10 @@ def _summary(report: Report) -> Iterator[str]:
         yield from _comparison(report)
         yield ""
     if report.largest_groups:
-        names = []
+        yield f"{'groups':<12}{report.groups:>13,}  rows stand for others; the largest groups:"
         for group in report.largest_groups[:3]:
-            name = f"{group.file}:{group.row}" + (f" (id {_short(group.id)})" if group.id is not None else "")
-            names.append(f"{group.size:,} like {_visible(name)}")
-        yield f"{'groups':<12}{report.groups:>13,}  largest: " + "; ".join(names)
+            name = f"{group.file}:{group.row}" + (f"  id {_short(group.id, 60)}" if group.id is not None else "")
+            yield f"{'':<12}{group.size:>13,}  rows like {_visible(name)}"
     worst = sorted(report.inputs, key=lambda file: (-(file.rows - file.kept) / max(1, file.rows), file.rel))
     if len(report.inputs) > 1 and worst[0].rows > worst[0].kept:
         yield f"{'by file':<12}{'':>13}  most went from " + "; ".join(
@@ -470,9 +469,7 @@ def _reasons(by_reason: Mapping[str, int]) -> Iterator[str]:
 def _comparison(report: Report) -> Iterator[str]:
     found, checked, counts = report.collisions, report.verification, report.counts
     assert found is not None
-    texts = (
-        f"{'compared':<12}{found.documents:>13,}  different texts; {_plural(counts.no_text, 'row')} without a unit"
-    )
+    texts = f"{'compared':<12}{found.documents:>13,}  different texts; {_plural(counts.no_text, 'row')} without a unit"
     if counts.short:
         texts += f", {_plural(counts.short, 'row')} shorter than a shingle"
     yield texts
@@ -496,13 +493,12 @@ def _cost(report: Report) -> Iterator[str]:
     machine = report.machine
     if not machine.seconds:
         return
-    shown = sorted(machine.stages.items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{name} {seconds_text(value)}" for name, value in shown if value >= 0.005)
+    parts = ", ".join(f"{name} {seconds_text(value)}" for name, value in machine.stages.items() if value >= 0.005)
     yield f"{'time':<12}{seconds_text(machine.seconds):>13}  {parts}"
     speed = bytes_text(report.bytes_read / machine.seconds) + "/s"
     yield f"{'speed':<12}{speed:>13}  of input, {bytes_text(report.text_bytes / machine.seconds)}/s of text"
     spilled = f", {bytes_text(machine.spilled)} of tables on disk" if machine.spilled else ""
-    where = f"{_plural(machine.threads, 'thread')}, {machine.backend}"
+    where = f"{_plural(machine.threads, 'thread')}, {machine.backend or 'no backend'}"
     why = f" ({machine.backend_why})" if machine.backend_why else ""
     yield f"{'memory':<12}{bytes_text(machine.peak_memory):>13}  at the peak{spilled}; {where}{why}"
 
@@ -525,8 +521,11 @@ def share_text(ppm: int) -> str:
 
 
 def _short(text: str, limit: int = 40) -> str:
+    """The text in one line, its middle left out where it is long: of a path or URL both ends matter."""
     text = _visible(text)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 3]}...{text[-(limit - limit // 3 - 3) :]}"
 
 
 def _visible(text: str) -> str:

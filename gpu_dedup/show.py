@@ -68,6 +68,33 @@ def spans(left: str, right: str, keys: tuple[Sequence[Any], Sequence[Any]] | Non
     return out
 
 
+def tidy(parts: Sequence[Span]) -> list[Span]:
+    """The same stretches, easier to read: what is shared by chance between two larger differences joins them.
+
+    A stretch that only holds blanks, or is no longer than the differences on both sides of it, tells nothing; whole
+    sentences that were replaced then stand as one.
+    """
+    out: list[Span] = []
+    for index, part in enumerate(parts):
+        if out and out[-1].kind == DIFFERENT:
+            before, after = out[-1], parts[index + 1] if index + 1 < len(parts) else None
+            chance = part.kind == SHARED and after is not None and _by_chance(part, before, after)
+            if chance or part.kind == DIFFERENT:
+                out[-1] = Span(DIFFERENT, before.left + part.left, before.right + part.right)
+                continue
+        out.append(part)
+    return [Span(SHARED, p.left, p.right) if p.left == p.right else p for p in out]
+
+
+def _by_chance(part: Span, before: Span, after: Span) -> bool:
+    text = part.left.strip()
+    if "\n\n" in part.left:
+        return False
+    if not text:
+        return bool((before.left and after.left) or (before.right and after.right))
+    return len(text) <= min(len(before.left + before.right), len(after.left + after.right)) and len(text) <= 24
+
+
 def _matches(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int, int]]:
     """Runs of equal tokens (start in a, start in b, length), ascending in both, joined where they touch.
 
@@ -217,15 +244,17 @@ class _Column:
             return
         for piece in tokens(text):
             if piece == "\n":
-                if marked and self.marks:
-                    self._put("\\n", marked)  # a line end that only one side has would be invisible
+                if marked:
+                    self._put("\u21b5", marked)  # a line end that only one side has would be invisible
                 self.end_line()
                 continue
             width = text_width(piece)
             room = self.width - self._used - self._reserve(marked)
             if width > room and self._used and not piece.isspace() and width <= self.width - 4:
-                self.end_line()
-            if piece.isspace() and not self._used and self.lines and not marked and self._soft:
+                self._break()
+            if piece.isspace() and not marked and self._used + width > self.width:
+                self._break()
+            if piece.isspace() and not marked and not self._used and self._soft:
                 continue  # a blank at which the line was broken
             self._put(piece, marked)
         self._close()
@@ -251,6 +280,7 @@ class _Column:
             self._open = False
 
     def _break(self) -> None:
+        """Go on in the next line, because this one is full."""
         self._flush()
         self._soft = True
 
@@ -328,11 +358,20 @@ def _cut_shared(one: str, other: str, half: int, first: bool, last: bool) -> lis
     head = keep if not first or last else 0
     tail = keep if not last else 0
     note = f"... {len(one) - head - tail:,} shared characters ..."
-    parts = [(one[:head], other[:head], "")] if head else []
+    parts = [(_at_blank(one[: head + 1], False), _at_blank(other[: head + 1], False), "")] if head else []
     parts.append(("", "", note))
     if tail:
-        parts.append((one[-tail:], other[-tail:], ""))
+        parts.append((_at_blank(one[-tail - 1 :], True), _at_blank(other[-tail - 1 :], True), ""))
     return parts
+
+
+def _at_blank(text: str, tail: bool) -> str:
+    """A piece of text without the word that its cut end goes through, if a blank is near."""
+    if tail:
+        found = re.search(r"\s", text[:20])
+        return text[found.end() :] if found else text[1:]
+    found = re.search(r"\s\S*$", text[-20:])
+    return text[: len(text) - min(20, len(text)) + found.start()] if found else text[:-1]
 
 
 def _cut_different(text: str, half: int) -> str:
@@ -539,7 +578,7 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
     yield from _doubts(removal, left.text, right.text, recipe)
     yield rule
     one, other = left.text[:_LONGEST], right.text[:_LONGEST]
-    yield from side_by_side(spans(one, other, _keys(one, other, recipe)), width, style, full, most)
+    yield from side_by_side(tidy(spans(one, other, _keys(one, other, recipe))), width, style, full, most)
     if len(left.text) > _LONGEST or len(right.text) > _LONGEST:
         yield f"(only the first {_LONGEST:,} characters)"
 

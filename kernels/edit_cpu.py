@@ -37,11 +37,12 @@ def _find(table: I64, keys: U32, shift: np.uint64, item: np.uint32) -> int:
 
 @inline
 def _useless(score: int, top: int, bottom: int, diagonal: int, bound: int) -> bool:
-    """True if no cell of a block (rows top to bottom, `score` in the last) lies on a path of cost `bound` or less.
+    """True if no cell of rows top to bottom (`score` in the last) lies on a path of cost `bound` or less.
 
+    top is the row above the block: a path may run along row 0, which no block holds, and come into the first one later.
     A cell `up` rows above the bottom costs at least score - up, and the rest of the way at least |row - diagonal|, its
-    distance from the diagonal that ends in the last cell. The sum is least at every row from the top to `diagonal`, or at
-    the top where the whole block is below it.
+    distance from the diagonal that ends in the last cell. The sum is least at every row from the top to `diagonal`, or
+    at the top where the whole block is below it.
     """
     return score - bottom + max(diagonal, 2 * top - diagonal) > bound
 
@@ -103,9 +104,9 @@ def _within(
             down = next_down
             score[b] += np.int64(up) - np.int64(down)
         diagonal = n - m + j + 1
-        while last >= first and _useless(score[last], 64 * last + 1, min(64 * last + 64, n), diagonal, bound):
+        while last >= first and _useless(score[last], 64 * last, min(64 * last + 64, n), diagonal, bound):
             last -= 1
-        while first <= last and _useless(score[first], 64 * first + 1, min(64 * first + 64, n), diagonal, bound):
+        while first <= last and _useless(score[first], 64 * first, min(64 * first + 64, n), diagonal, bound):
             first += 1
         if first > last:
             return -1

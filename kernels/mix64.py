@@ -15,6 +15,7 @@ hash can be rolled (one multiply to enter, one to leave), whatever n.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 MASK64 = 0xFFFFFFFFFFFFFFFF
 GOLDEN = 0x9E3779B97F4A7C15
@@ -31,11 +32,12 @@ def mix64(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def mix64_array(z: np.ndarray) -> np.ndarray:
+def mix64_array(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64 finaliser on a uint64 array (wraps silently, as arrays do)."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(M1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(M2)
-    return z ^ (z >> np.uint64(31))
+    out: npt.NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return out
 
 
 def chain(data: bytes, start: int) -> int:

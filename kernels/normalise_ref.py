@@ -105,10 +105,6 @@ def form_tables(compatibility: bool) -> Form:
     decomposition = _table("nfd")
     if compatibility:
         decomposition.update(_table("nfkd"))
-    for s in range(S_COUNT):
-        leading, vowel, tail = s // (V_COUNT * T_COUNT), s // T_COUNT % V_COUNT, s % T_COUNT
-        text = chr(L_BASE + leading) + chr(V_BASE + vowel)
-        decomposition[chr(S_BASE + s)] = text + chr(T_BASE + tail) if tail else text
     codes, values = arrays["ccc_code"].tolist(), arrays["ccc_value"].tolist()
     pairs = arrays["pair"].tolist()
     combining = [*codes, *(second for _, second, _ in pairs), *VOWELS, *TAILS]
@@ -116,6 +112,10 @@ def form_tables(compatibility: bool) -> Form:
     ccc = {chr(code): value for code, value in zip(codes, values, strict=True)}
     pair = {chr(first) + chr(second): chr(both) for first, second, both in pairs}
     changed = [ord(char) for char, text in decomposition.items() if composed(text, ccc, pair) != char]
+    for s in range(S_COUNT):
+        leading, vowel, tail = s // (V_COUNT * T_COUNT), s // T_COUNT % V_COUNT, s % T_COUNT
+        text = chr(L_BASE + leading) + chr(V_BASE + vowel)
+        decomposition[chr(S_BASE + s)] = text + chr(T_BASE + tail) if tail else text
     return Form(
         Mapping(decomposition),
         ccc,

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_dedup.kernels.normalise_ref import (
+    DIGITS,
     LOWER,
     NFC,
     NFKC,
@@ -149,7 +150,9 @@ def _entries(steps: int) -> tuple[npt.NDArray[np.uint32], list[bytes]]:
     shape = _Shape(steps)
     classes = _classes()
     entries = np.full(CODE_POINTS, SAME | QUICK, np.uint32)
-    codes = sorted({*shape.special(), *np.flatnonzero(classes & (DIGIT | PUNCT | SPACE)).tolist()})
+    touched = (DIGIT if steps & DIGITS else 0) | (PUNCT if steps & PUNCTUATION else 0)
+    touched |= SPACE if steps & (WHITESPACE | NOSPACE) else 0
+    codes = sorted({*shape.special(), *np.flatnonzero(classes & touched).tolist()})
     # U+0001 starts, has no mapping and is no White_Space, so all results can be had from one text.
     results = letters("\x01".join(map(chr, codes)), steps).split("\x01")
     blanks = dict.fromkeys(np.flatnonzero(classes & SPACE).tolist(), " " if steps & WHITESPACE else "")
@@ -222,7 +225,14 @@ def tables(steps: int) -> Tables:
     stage1, stage2 = class_table()
     classes = np.full(0x200000 >> SHIFT, stage1[-1], np.uint16)
     classes[: len(stage1)] = stage1
-    parts = [*_two_stage(entries), starts, *_two_stage(numbers), records, data, _pairs(form_tables(False).pair)]
+    parts = [
+        *_two_stage(entries),
+        starts,
+        *_two_stage(numbers),
+        records,
+        data,
+        _pairs(form_tables(bool(steps & NFKC)).pair),
+    ]
     parts += [classes, stage2]
     places = np.cumsum([len(parts)] + [part.size for part in parts])
     book = np.concatenate([places[:-1], *(part.reshape(-1) for part in parts)]).astype(np.uint32)

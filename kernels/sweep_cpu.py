@@ -30,7 +30,7 @@ def _similar(items: npt.NDArray[Any], offsets: I64, i: int, a: int, b: int, thre
     raise NotImplementedError("only compiled code calls this")
 
 
-@overload(_similar, jit_options={"error_model": "numpy"})
+@overload(_similar, strict=False, jit_options={"error_model": "numpy"})
 def _similar_of(items: Any, offsets: Any, i: Any, a: Any, b: Any, threshold_ppm: Any) -> Any:
     if items.dtype == types.uint64:
         return lambda items, offsets, i, a, b, threshold_ppm: _jaccard(items, offsets, a, b, threshold_ppm)
@@ -44,7 +44,7 @@ def _size(items: npt.NDArray[Any], offsets: I64, a: int) -> int:
     raise NotImplementedError("only compiled code calls this")
 
 
-@overload(_size)
+@overload(_size, strict=False)
 def _size_of(items: Any, offsets: Any, a: Any) -> Any:
     if items.dtype == types.int64:
         return lambda items, offsets, a: np.int64(0)

@@ -351,7 +351,7 @@ class Removal:
     shared: int | None
     union: int | None
     reason: str
-    witness_kept: bool = True
+    witness_kept: bool | None = True  # None without a witness
     linked: tuple[str, int] | None = None
     linked_shared: int | None = None
     linked_union: int | None = None
@@ -480,7 +480,7 @@ def decide(docs: Sequence[Doc], rules: Rules, lsh: Lsh | None = None) -> Verdict
             if rules.method != "exact":
                 nothing = not shingles(texts[doc.place], rules.unit, rules.n, rules.stop)
             if nothing:
-                verdict.removed[doc.place] = Removal(None, None, None, "no-text", witness_kept=False)
+                verdict.removed[doc.place] = Removal(None, None, None, "no-text", witness_kept=None)
     return verdict
 
 

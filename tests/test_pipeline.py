@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,8 +228,8 @@ def test_lone_surrogates(go: Go) -> None:
     ran = go(lines, method="exact")
     assert ran.ids == ["a", "c", "d", "e", "f"]
     assert ran.rows("a.jsonl") == [lines[0], *lines[2:]]
-    # as near copies a half pair is a break like any other: c, d and e have the units of a
-    assert go(lines).groups == {"a": ["b", "c", "d", "e"]}
+    # as near copies a half pair is a break like any other, so c and e have the units of a; U+FFFD is a unit (So)
+    assert go(lines).groups == {"a": ["b", "c", "e"]}
 
 
 # ------------------------------------------------------------------------------------------------------- normaliser
@@ -503,7 +504,7 @@ def test_truncated_files(go: Go, ending: str, tmp_path: Path) -> None:
         assert not (ran.out / f"cut.{ending}").exists()
         problems = {entry["rel"]: entry["problem"] for entry in ran.report["result"]["inputs"]}
         assert problems["good.jsonl"] is None
-        assert "truncated or corrupt" in problems[f"cut.{ending}"]
+        assert re.search("truncated.* corrupt", problems[f"cut.{ending}"])
 
 
 def test_schema_drift_between_parquet_shards(go: Go, tmp_path: Path) -> None:
@@ -607,7 +608,7 @@ def test_ids_of_every_kind_come_back_as_they_were(go: Go) -> None:
     ran = go(rows)
     assert [(entry["id"], entry["id_type"]) for entry in ran.removed] == [
         (str(10**30), "int"), ("0.1", "float"), ("true", "bool"), (None, "null"), ("text", "string"),
-        ('[1, "a"]', "list"), ('{"k": 1}', "object"), ("10", "string"), ("10", "int"), (None, "missing"),
+        ('[1,"a"]', "list"), ('{"k":1}', "object"), ("10", "string"), ("10", "int"), (None, "missing"),
     ]  # fmt: skip
     assert {entry["kept_id"] for entry in ran.removed} == {"first"}
 

@@ -172,7 +172,8 @@ def test_summary_says_what_came_and_went() -> None:
     assert "70  pairs of 900 collisions passed the sieve; 60 verified, 40 matched" in text
     assert "largest 400; 1 bucket over the cap of 256" in text
     assert "all rights reserved by the" in text
-    assert "80 like a.jsonl:17 (id x\\x1b[31m); 3 like b.jsonl.gz:0" in text
+    assert "80  rows like a.jsonl:17  id x\\x1b[31m\n" in text
+    assert "3  rows like b.jsonl.gz:0\n" in text
     assert "\x1b" not in text
     assert "a.jsonl 16.7 %; b.jsonl.gz 11.8 %" in text
     assert "3.00 s  read 2.00 s, verify 0.50 s\n" in text

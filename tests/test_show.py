@@ -29,6 +29,7 @@ from gpu_dedup.show import (
     side_by_side,
     spans,
     text_width,
+    tidy,
     tokens,
 )
 
@@ -102,6 +103,47 @@ def test_long_texts_with_nothing_in_common_end_soon() -> None:
     assert time.process_time() - started < 10
     assert "".join(part.left for part in parts) == "a b " * 40_000
     assert not any(word in part.left for part in parts if part.kind == SHARED for word in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        (
+            "All of it was said before",
+            "Everything they wrote was new then",
+            "[-All of it-]{+Everything they wrote+} was [-said before-]{+new then+}",
+        ),
+        ("a red fox", "a blue fox", "a [-red-]{+blue+} fox"),
+        ("one two three", "four five six", "[-one two three-]{+four five six+}"),
+        ("keep this long sentence x", "keep this long sentence y", "keep this long sentence [-x-]{+y+}"),
+        ("same", "same", "same"),
+    ],
+)
+def test_tidy_joins_what_is_shared_by_chance(left: str, right: str, expected: str) -> None:
+    out = ""
+    for part in tidy(spans(left, right)):
+        out += part.left if part.kind == SHARED else f"[-{part.left}-]{{+{part.right}+}}"
+    assert out == expected
+
+
+@given(WORDS, WORDS)
+def test_tidy_loses_nothing(left: str, right: str) -> None:
+    parts = tidy(spans(left, right))
+    assert "".join(part.left for part in parts) == left
+    assert "".join(part.right for part in parts) == right
+    assert all((part.left == part.right) == (part.kind == SHARED) for part in parts)
+
+
+def test_lines_break_at_blanks_and_do_not_begin_with_one() -> None:
+    parts = spans("aaaa bbbb cccc dddd eeee ffff", "aaaa bbbb cccc dddd eeee ffff")
+    assert [line.partition(" | ")[2] for line in side_by_side(parts, 41, MARKS)] == ["aaaa bbbb cccc dddd", "eeee ffff"]
+
+
+def test_a_line_end_that_one_side_has_is_visible() -> None:
+    assert side_by_side(spans("a\nb", "a b"), 43, MARKS) == [
+        "a[-\u21b5-]               | a{+ +}b",
+        "b                    |",
+    ]
 
 
 def test_keys_decide_what_is_the_same() -> None:

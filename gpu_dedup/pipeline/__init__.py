@@ -1,10 +1,10 @@
 """The order of the stages; nothing else in this package knows it.
 
-    read -> normalise -> digest -> sketch                 survey   (first pass over the input)
-    exact classes -> heads in keeper order                keep
-    band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
-    cluster -> outcome of every row                       outcome
-    write + log + report                                  emit     (second pass over the input)
+read -> normalise -> digest -> sketch                 survey   (first pass over the input)
+exact classes -> heads in keeper order                keep
+band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
+cluster -> outcome of every row                       outcome
+write + log + report                                  emit     (second pass over the input)
 """
 
 from __future__ import annotations
@@ -264,7 +264,14 @@ class _Groups:
 
 
 def _report(
-    job: _Job, why: str, survey: Survey, found: _Found, groups: _Groups, emitted: Emitted, started: float, target: str | None
+    job: _Job,
+    why: str,
+    survey: Survey,
+    found: _Found,
+    groups: _Groups,
+    emitted: Emitted,
+    started: float,
+    target: str | None,
 ) -> Report:
     recipe, outcome = job.recipe, found.outcome
     report = Report(recipe=recipe.as_dict(), fingerprint=recipe.fingerprint())

@@ -58,9 +58,12 @@ class Ids:
         import pyarrow as pa
 
         if self._table is None:
-            order = np.argsort(np.concatenate([r for r, _, _ in self._parts]), kind="stable") if self._parts else []
-            self._rows = np.concatenate([r for r, _, _ in self._parts])[order] if self._parts else np.zeros(0, np.int64)
-            texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(pa.array(order, pa.int64()))
+            rows_met = np.concatenate([np.zeros(0, np.int64), *(r for r, _, _ in self._parts)])
+            order = np.argsort(rows_met, kind="stable")
+            self._rows = rows_met[order]
+            texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(
+                pa.array(order, pa.int64())
+            )
             kinds = pa.chunked_array([k.cast(pa.string()) for _, _, k in self._parts], pa.string())
             self._table = texts, kinds.take(pa.array(order, pa.int64()))
         place = np.searchsorted(self._rows, rows)
@@ -104,7 +107,9 @@ def emit(
     ids = Ids(wanted[wanted >= 0])
     with progress.stage("write", sum(f.source.size for f in survey.files if f.problem is None)) as advance:
         for facts in survey.files:
-            if facts.problem is not None or (facts.rows == 0 and facts.content_hash is None and recipe.limit is not None):
+            if facts.problem is not None or (
+                facts.rows == 0 and facts.content_hash is None and recipe.limit is not None
+            ):
                 continue
             mine = keep[facts.first : facts.first + facts.rows]
             whole = bool(mine.all()) and facts.content_hash is not None
@@ -196,9 +201,7 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
     return local + facts.first + chunk.first_row, [values[i] for i in local]
 
 
-def _log_columns(
-    recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64
-) -> dict[str, Any]:
+def _log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64) -> dict[str, Any]:
     """Columns of removed.parquet for these global rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -256,4 +259,3 @@ def _places(survey: Survey, rows: I64) -> tuple[Any, I64]:
     file = np.searchsorted(ends, np.maximum(rows, 0), side="right")
     none = rows < 0
     return pa.array(file, pa.int64(), mask=none), np.where(none, -1, rows - firsts[np.minimum(file, len(firsts) - 1)])
-

@@ -66,7 +66,7 @@ def sketch_the_rest(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes:
     assert survey.signatures is not None
     missing = np.flatnonzero(carrier < 0)
     order = missing[np.argsort(heads[missing], kind="stable")]
-    filled = carrier.copy()
+    filled: I64 = carrier.copy()
     made = len(survey.signatures)
     more_units, more_kept = [survey.units], [survey.kept]
     for rows, signatures, keys, units, kept in sketch_rows(survey, sketcher, pool, batch_bytes, heads[order]):

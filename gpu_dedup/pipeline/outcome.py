@@ -40,7 +40,8 @@ class Outcome:
 
     @classmethod
     def nothing(cls, n: int) -> Outcome:
-        return cls(np.zeros(n, np.uint8), *(np.full(n, -1, np.int64) for _ in range(6)))
+        none = [np.full(n, -1, np.int64) for _ in range(6)]
+        return cls(np.zeros(n, np.uint8), none[0], none[1], none[2], none[3], none[4], none[5])
 
     @property
     def near(self) -> int:

@@ -185,7 +185,9 @@ class _Work:
 class Surveyor:
     """Runs the first pass; `survey` is the whole of it."""
 
-    def __init__(self, sketcher: Sketcher, pool: Pool, batch_bytes: int, table: Callable[[Any, int | None], Table]) -> None:
+    def __init__(
+        self, sketcher: Sketcher, pool: Pool, batch_bytes: int, table: Callable[[Any, int | None], Table]
+    ) -> None:
         self.sketcher = sketcher
         self.recipe = sketcher.recipe
         self.pool = pool

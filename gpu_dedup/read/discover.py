@@ -99,14 +99,15 @@ def discover(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     sources: list[Source] = []
     for path in paths:
         info = _stat(path)
-        other = seen.setdefault((info.st_dev, info.st_ino), path)
-        if other is not path:
+        other = seen.get((info.st_dev, info.st_ino))
+        if other is not None:
             same = (
                 "is given twice"
                 if os.path.abspath(other) == os.path.abspath(path)
                 else f"is the same as {shown(other)}"
             )
             raise InputError(f"{shown(path)}: this file {same}; name each input once")
+        seen[info.st_dev, info.st_ino] = path
         kind = kind_of(path)
         if kind is None:
             raise InputError(f"{shown(path)}: unknown kind of file; known endings are {KNOWN}")
