@@ -82,16 +82,18 @@ def discover(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     anchors: list[str] = []
     folders: list[str] = []
     for argument in arguments:
+        files: list[str] = []
         for entry in _expand(argument):
             if os.path.isdir(entry):
                 if os.path.basename(os.path.abspath(entry)) == OWNED:
                     raise InputError(f"{shown(entry)}: this folder holds a run's own files, not input; leave it out")
                 folders.append(entry)
                 anchors.append(os.path.abspath(entry))
-                paths += _in_folder(entry, argument)
+                files += _in_folder(entry)
             else:
                 anchors.append(os.path.dirname(os.path.abspath(entry)))
-                paths.append(entry)
+                files.append(entry)
+        paths += sorted(files, key=_bytes)
     base = os.path.commonpath(anchors)
     if output is not None:
         _check_output(os.fspath(output), folders)
@@ -153,10 +155,10 @@ def _expand(argument: str) -> list[str]:
     return matches
 
 
-def _in_folder(folder: str, argument: str) -> list[str]:
-    found = sorted(_walk(folder, ()), key=_bytes)
+def _in_folder(folder: str) -> list[str]:
+    found = list(_walk(folder, ()))
     if not found:
-        raise InputError(f"{shown(argument)}: no input in this folder; known endings are {KNOWN}")
+        raise InputError(f"{shown(folder)}: no input in this folder; known endings are {KNOWN}")
     return found
 
 
