@@ -326,6 +326,22 @@ def test_ragged_in_memory_by_parts():
         assert np.array_equal(same, offsets)
 
 
+def test_reads_are_grouped_by_gap_and_span(monkeypatch):
+    monkeypatch.setattr(spool, "READ_GAP", 16)
+    monkeypatch.setattr(spool, "READ_SPAN", 80)
+
+    def groups(low, high):
+        return list(spool._groups(np.array(low, np.int64), np.array(high, np.int64), 8))
+
+    assert groups([], []) == []
+    assert groups([5], [5]) == [(0, 1)]
+    assert groups([0, 2, 5], [1, 3, 6]) == [(0, 3)], "gaps of 8 and 16 bytes are read over"
+    assert groups([0, 2, 6], [1, 3, 7]) == [(0, 2), (2, 3)], "one of 24 is not"
+    assert groups([0, 5, 9, 10], [5, 9, 10, 12]) == [(0, 3), (3, 4)], "80 bytes are one read, 96 are two"
+    assert groups([0, 1000], [1000, 1001]) == [(0, 1), (1, 2)], "a long one is read alone"
+    assert groups([0, 0, 3], [2, 2, 4]) == [(0, 3)], "a repeat is read once"
+
+
 def test_ragged_refuses_offsets_that_do_not_fit():
     table = RaggedTable(np.uint64, no_folder, Budget(PLENTY))
     for wrong in ([0, 4], [-1, 2], [2, 1], [0, 3, 2]):

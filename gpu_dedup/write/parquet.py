@@ -91,7 +91,7 @@ class ParquetWriter:
         if held:
             self._write(held, kept_schema)
         if not self.rows_written and metadata.num_row_groups:
-            # One empty row group, as pyarrow itself writes an empty table: up to version 18 it cannot read a file without.
+            # One empty row group, as pyarrow writes an empty table: up to version 18 it cannot read a file without.
             self._write([pa.RecordBatch.from_pylist([], schema)], kept_schema)
         if metadata.metadata:
             self._writer.add_key_value_metadata(metadata.metadata)
