@@ -26,7 +26,7 @@ from gpu_dedup.read.streams import RawFile, hash_file, unreadable
 # Rows decoded at a time. A column's size in the file says nothing about its decoded size where the pages are dictionary
 # coded (a thousand copies of a megabyte take one), so a batch is kept small in rows and several make a chunk.
 BATCH_ROWS = 1024
-# A batch this many times larger than asked for is cut into several chunks.
+# A batch more than this many times larger than asked for is halved, and so are its halves.
 OVERSIZE = 4
 BLOCK = 1 << 20  # bytes of a column read from the file at a time
 
@@ -152,11 +152,11 @@ class ParquetChunk(Chunk):
         for batch in self._batches:
             columns = [_as_bytes(_column(batch, path)) for path in paths]
             array = columns[0]
-            if len(columns) > 1:
-                joint = pa.scalar(b"\n", pa.large_binary())
-                known = np.logical_or.reduce([_valid(column) for column in columns])
-                array = pc.binary_join_element_wise(*columns, joint, null_handling="skip")
-                array = pc.if_else(pa.array(known), array, pa.scalar(None, pa.large_binary()))
+            for column in columns[1:]:
+                # Null where either is null, then filled from the one that is not. (The join can skip nulls itself, but
+                # pyarrow 26 then drops the rows where all are null.)
+                both = pc.binary_join_element_wise(array, column, pa.scalar(b"\n", pa.large_binary()))
+                array = pc.coalesce(both, array, column)
             if want is not None:
                 mine = pa.array(want[at : at + len(array)])
                 array = pc.if_else(mine, array, pa.scalar(None, pa.large_binary()))
@@ -221,6 +221,16 @@ def _tape(array: Any) -> Tape:
     return Tape(blob, np.frombuffer(offsets, np.int64, count=array.offset + n + 1)[array.offset :])
 
 
+def _pieces(batch: Any, most: int) -> Iterator[Any]:
+    """The batch in pieces of at most so many bytes, or one row; no batch without rows."""
+    if batch.num_rows > 1 and batch.nbytes > most:
+        half = batch.num_rows // 2
+        yield from _pieces(batch.slice(0, half), most)
+        yield from _pieces(batch.slice(half), most)
+    elif batch.num_rows:
+        yield batch
+
+
 class ParquetReader(Reader):
     """A Parquet file in chunks, never across row groups. Memory: a few batches of the needed columns."""
 
@@ -280,7 +290,7 @@ class ParquetReader(Reader):
         for group in range(groups):
             rows = self._meta.row_group(group).num_rows
             share = self.source.size * (group + 1) // groups
-            start = done = 0
+            start = 0
             held: list[Any] = []
             held_bytes = 0
 
@@ -293,13 +303,9 @@ class ParquetReader(Reader):
 
             left = share - self._bytes
             for batch in self._batches(group):
-                done += batch.num_rows
-                size = batch.nbytes
-                pieces = min(batch.num_rows, -(-size // self._batch)) if size > OVERSIZE * self._batch else 1
-                step = -(-batch.num_rows // max(pieces, 1)) if batch.num_rows else 1
-                for at in range(0, batch.num_rows, step):
-                    held.append(batch.slice(at, step))
-                    held_bytes += size // max(pieces, 1)
+                for piece in _pieces(batch, OVERSIZE * self._batch):
+                    held.append(piece)
+                    held_bytes += piece.nbytes
                     count = sum(one.num_rows for one in held)
                     if held_bytes >= self._batch:
                         nbytes = min(share - self._bytes, left * count // max(rows, 1))
