@@ -499,7 +499,11 @@ def explain_command(
 @click.argument("folder", metavar="DIR")
 @click.argument("row", metavar="ROW")
 @click.option("--width", type=click.IntRange(40, 1000), metavar="N", help="Columns.  [default: the terminal's]")
-@click.option("--full", is_flag=True, help="Whole texts; without it, long shared stretches are cut out.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Whole texts, line by line; without it, long shared stretches are cut out and white space is folded.",
+)
 @click.option("--color/--no-color", default=None, help="Colours, or [-marks-].  [default: colours on a terminal]")
 @_debug_option
 def show_command(folder: str, row: str, width: int | None, full: bool, color: bool | None) -> None:

@@ -433,7 +433,7 @@ def _summary(report: Report) -> Iterator[str]:
     if report.largest_groups:
         yield f"{'groups':<12}{report.groups:>13,}  rows stand for others; the largest groups:"
         for group in report.largest_groups[:3]:
-            name = f"{group.file}:{group.row}" + (f"  id {_short(group.id, 60)}" if group.id is not None else "")
+            name = f"{group.file}:{group.row}" + (f"  id {short(group.id, 60)}" if group.id is not None else "")
             yield f"{'':<12}{group.size:>13,}  rows like {_visible(name)}"
     worst = sorted(report.inputs, key=lambda file: (-(file.rows - file.kept) / max(1, file.rows), file.rel))
     if len(report.inputs) > 1 and worst[0].rows > worst[0].kept:
@@ -485,7 +485,7 @@ def _comparison(report: Report) -> Iterator[str]:
     yield line
     for bucket in found.heavy[:3]:
         if bucket.shingles:
-            common = "; ".join(_short(shingle) for shingle in bucket.shingles[:3])
+            common = "; ".join(short(shingle) for shingle in bucket.shingles[:3])
             yield f"{'':<12}{bucket.size:>13,}  rows in one bucket of band {bucket.band} share: {common}"
 
 
@@ -520,7 +520,7 @@ def share_text(ppm: int) -> str:
     return format(Decimal(ppm).scaleb(-6).normalize(), "f")
 
 
-def _short(text: str, limit: int = 40) -> str:
+def short(text: str, limit: int = 40) -> str:
     """The text in one line, its middle left out where it is long: of a path or URL both ends matter."""
     text = _visible(text)
     if len(text) <= limit:
@@ -821,5 +821,5 @@ def same_result(one: Report, other: Report) -> list[str]:
 __all__ = [
     "BadRow", "Collisions", "Counts", "Group", "HeavyBucket", "InputFile", "Machine", "RemovalLog", "Report",
     "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals", "same_result",
-    "share_text", "short_texts_warning", "versions",
+    "share_text", "short", "short_texts_warning", "versions",
 ]  # fmt: skip

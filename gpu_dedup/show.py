@@ -20,7 +20,7 @@ from typing import Any
 from gpu_dedup.batch import Tape
 from gpu_dedup.errors import InputError
 from gpu_dedup.recipe import Recipe
-from gpu_dedup.report import InputFile, Report, removals, utf8
+from gpu_dedup.report import InputFile, Report, removals, short, utf8
 
 # Words, runs of blanks, line ends; everything else (Chinese, punctuation, emoji) one code point at a time.
 _TOKEN = re.compile(
@@ -68,6 +68,11 @@ def spans(left: str, right: str, keys: tuple[Sequence[Any], Sequence[Any]] | Non
     return out
 
 
+def reflow(text: str) -> str:
+    """White space as a recipe sees it that folds it: one blank, and one line end between paragraphs."""
+    return re.sub(r"\s+", lambda found: "\n" if found[0].count("\n") > 1 else " ", text).strip()
+
+
 def tidy(parts: Sequence[Span]) -> list[Span]:
     """The same stretches, easier to read: what is shared by chance between two larger differences joins them.
 
@@ -88,8 +93,6 @@ def tidy(parts: Sequence[Span]) -> list[Span]:
 
 def _by_chance(part: Span, before: Span, after: Span) -> bool:
     text = part.left.strip()
-    if "\n\n" in part.left:
-        return False
     if not text:
         return bool((before.left and after.left) or (before.right and after.right))
     return len(text) <= min(len(before.left + before.right), len(after.left + after.right)) and len(text) <= 24
@@ -578,6 +581,8 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
     yield from _doubts(removal, left.text, right.text, recipe)
     yield rule
     one, other = left.text[:_LONGEST], right.text[:_LONGEST]
+    if not full and {"whitespace", "nospace"} & set(recipe.steps):
+        one, other = reflow(one), reflow(other)
     yield from side_by_side(tidy(spans(one, other, _keys(one, other, recipe))), width, style, full, most)
     if len(left.text) > _LONGEST or len(right.text) > _LONGEST:
         yield f"(only the first {_LONGEST:,} characters)"
@@ -586,7 +591,7 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
 def _name(removal: Removal, prefix: str) -> str:
     name = f"{safe(removal[prefix + 'file'])}:{removal[prefix + 'row']}"
     text = removal[prefix + "id"]
-    return name if text is None else f"{name}  id {safe(text) if len(text) <= 100 else safe(text[:97]) + '...'}"
+    return name if text is None else f"{name}  id {short(text, 120)}"
 
 
 def _why(removal: Removal, recipe: Recipe) -> str:

@@ -24,6 +24,7 @@ from gpu_dedup.show import (
     Span,
     char_width,
     find,
+    reflow,
     safe,
     show,
     side_by_side,
@@ -144,6 +145,10 @@ def test_a_line_end_that_one_side_has_is_visible() -> None:
         "a[-\u21b5-]               | a{+ +}b",
         "b                    |",
     ]
+
+
+def test_white_space_is_folded_but_paragraphs_stay() -> None:
+    assert reflow("  a\t b\nc \u00a0 d\n \n\n e\n") == "a b c d\ne"
 
 
 def test_keys_decide_what_is_the_same() -> None:
