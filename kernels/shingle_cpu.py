@@ -11,7 +11,7 @@ from gpu_dedup.kernels.jit import inline, jit
 from gpu_dedup.kernels.mix64_cpu import Word
 from gpu_dedup.kernels.simd import clz64, ctz64, popcount64
 from gpu_dedup.kernels.units_cpu import BLOCK, SPARE, drop_stops, next_block, prepare
-from gpu_dedup.kernels.units_ref import I64, U8, U64, check
+from gpu_dedup.kernels.units_ref import I64, U8, U64, UNIT_BYTE, UNIT_CHAR, check
 
 _0 = np.uint64(0)
 _1 = np.uint64(1)
@@ -111,19 +111,18 @@ def unique(values: U64, begin: int, count: int, shift: Word, table: U64, marks: 
 def _shingle(
     blob: U8, tail: U8, shift: int, limit: int, offsets: I64, select: I64, unit: int, n: int, poly_n: Word,
     stage1: npt.NDArray[np.uint16], stage2: U8, action: U8, stop: U64, stop_filter: U8,
-    sets: bool, room: int, hash_offsets: I64, windows: I64,
-) -> U64:  # fmt: skip
+    sets: bool, first: int, out: U64, hash_offsets: I64, windows: I64,
+) -> Any:  # fmt: skip
+    """Shingle the documents select[first:] into `out`, up to the first that does not fit; returns where that stands."""
     spans = np.empty((4, BLOCK + SPARE), np.int64)
     units = np.empty(1000 + BLOCK + SPARE, np.uint64)
     block = np.empty(BLOCK + SPARE, np.uint64)
     state = np.empty(4, np.int64)
     window = np.zeros(1, np.uint64)
-    out = np.empty(room, np.uint64)
     table = np.empty(0, np.uint64)
     marks = np.zeros(0, np.uint64)
-    done = np.int64(0)
-    hash_offsets[0] = 0
-    for d in range(len(select)):
+    done = hash_offsets[first]
+    for d in range(first, len(select)):
         begin = offsets[select[d]]
         end = offsets[select[d] + 1]
         text = blob
@@ -145,9 +144,7 @@ def _shingle(
             if len(stop) > 0:
                 m = drop_stops(block, m, stop, stop_filter)
             if at + m + 4 > len(out):
-                larger = np.empty(2 * len(out) + m + 4, np.uint64)
-                larger[:at] = out[:at]
-                out = larger
+                return d
             for i in range(m):
                 out[at + i] = block[i]
             at += m
@@ -162,18 +159,28 @@ def _shingle(
         done += count
         windows[d] = seen
         hash_offsets[d + 1] = done
-    return out[:done]
+    return len(select)
 
 
 def _run(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64, sets: bool) -> tuple[U64, I64, I64]:
     check(blob, offsets, select, unit, n)
-    hash_offsets = np.empty(len(select) + 1, np.int64)
+    hash_offsets = np.zeros(len(select) + 1, np.int64)
     windows = np.empty(len(select), np.int64)
-    # First guess of the answer's size, English words: the kernel doubles it where that is too small.
-    room = int((offsets[select + 1] - offsets[select]).sum()) // 5 + BLOCK + SPARE
+    sizes = offsets[select + 1] - offsets[select]
+    # A guess of the answer's size; pages that are not written to cost nothing. The array comes from NumPy, which asks
+    # the system for huge pages: with small ones, page faults cost as much as the hashing.
+    room = int(sizes.sum()) // (1 if unit in (UNIT_BYTE, UNIT_CHAR) else 3) + BLOCK + SPARE
+    out = np.empty(room, np.uint64)
     arguments = prepare(blob, offsets, select, unit, n, stop)
-    hashes: U64 = _shingle(*(*arguments, sets, room, hash_offsets, windows))
-    return hashes, hash_offsets, windows
+    first = 0
+    while True:
+        first = _shingle(*(*arguments, sets, first, out, hash_offsets, windows))
+        done = int(hash_offsets[first])
+        if first == len(select):
+            return out[:done], hash_offsets, windows
+        larger = np.empty(2 * len(out) + int(sizes[first]) + BLOCK + SPARE, np.uint64)
+        larger[:done] = out[:done]
+        out = larger
 
 
 def shingle(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64, I64]:

@@ -289,6 +289,11 @@ def test_units_of_megabytes() -> None:
     same(Tape.of(["the cat sat on the mat " * 50_000, "中文，" * 100_000]), TOKEN, 5)
 
 
+def test_more_shingles_than_room_was_made_for() -> None:
+    """A unit per byte, where a unit in three bytes was expected: the answer grows, once within the list and at its end."""
+    same(Tape.of(["a b c", "+" * 20_000, "d e f", "", "+-" * 60_000]), CODE, 2)
+
+
 def test_nothing_to_do() -> None:
     for texts in ([], [""], ["", "", ""]):
         for unit in range(5):

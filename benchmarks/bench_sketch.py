@@ -1,0 +1,165 @@
+"""Text to hashes, one core: digest, shingles, shingle sets, MinHash, the fused sketch and band keys.
+
+    python benchmarks/bench_sketch.py [--mb 16] [--json FILE]
+
+Texts are normalised already and made from a seed: English-like (lower case, words by Zipf's law, a twentieth with a
+character outside ASCII), Chinese (characters by Zipf's law, a comma every dozen), of 50 to 1,500 units. NumPy and Numba
+must agree on a part of them before anything is timed; best of five runs. MB are millions of bytes of text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.batch import Tape
+from gpu_dedup.kernels import (
+    bandkeys_cpu,
+    bandkeys_ref,
+    digest_cpu,
+    digest_ref,
+    minhash_cpu,
+    minhash_ref,
+    shingle_cpu,
+    shingle_ref,
+    sketch_cpu,
+    sketch_ref,
+)
+from gpu_dedup.recipe import UNITS, ShingleSpec
+from gpu_dedup.sketch import permutations
+
+NONE = np.zeros(0, np.uint64)
+SLOTS = 119
+
+
+def zipf(rng: np.random.Generator, kinds: int, count: int) -> np.ndarray:
+    """`count` numbers below `kinds`, the r-th most frequent with weight 1 / r."""
+    weights = np.cumsum(1.0 / np.arange(1, kinds + 1))
+    return np.minimum(np.searchsorted(weights, rng.random(count) * weights[-1]), kinds - 1)
+
+
+def english(rng: np.random.Generator, size: int) -> list[str]:
+    lengths = np.clip(rng.poisson(4.2, 30_000) + 1, 1, 20)
+    lengths[:100] = rng.integers(1, 5, 100)  # frequent words are short
+    words = ["".join(chr(97 + c) for c in rng.integers(0, 26, length)) for length in lengths]
+    for i in range(200, 30_000, 20):
+        words[i] += "é"
+    texts = []
+    while size > 0:
+        picked = [words[i] for i in zipf(rng, len(words), int(rng.integers(50, 1500)))]
+        for i in range(9, len(picked), 11):
+            picked[i] += "." if i % 2 else ","
+        texts.append(" ".join(picked))
+        size -= len(texts[-1])
+    return texts
+
+
+def chinese(rng: np.random.Generator, size: int) -> list[str]:
+    texts = []
+    while size > 0:
+        chars = [chr(0x4E00 + 5 * i) for i in zipf(rng, 4000, int(rng.integers(50, 1500)))]
+        for i in range(11, len(chars), 12):
+            chars[i] = "，"
+        texts.append("".join(chars))
+        size -= 3 * len(chars)
+    return texts
+
+
+def best(function: Callable[[], Any], times: int = 5) -> tuple[float, Any]:
+    """Fewest seconds of some runs, and the last result."""
+    seconds = []
+    result = None
+    for _ in range(times):
+        start = time.perf_counter()
+        result = function()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), result
+
+
+def check(tape: Tape, spec: ShingleSpec) -> None:
+    """Numba equals NumPy on the first documents."""
+    some = np.arange(min(len(tape), 40), dtype=np.int64)
+    head = Tape(tape.blob, tape.offsets[: len(some) + 1])
+    a, b = permutations(0, SLOTS)
+    shingled = (tape.blob, tape.offsets, some, spec.unit_code, spec.n, NONE)
+    pairs = [
+        (digest_ref.digest(head.blob, head.offsets), digest_cpu.digest(head.blob, head.offsets)),
+        *zip(shingle_ref.shingle(*shingled), shingle_cpu.shingle(*shingled), strict=True),
+        *zip(shingle_ref.shingle_sets(*shingled), shingle_cpu.shingle_sets(*shingled), strict=True),
+        *zip(sketch_ref.sketch(*shingled, a, b), sketch_cpu.sketch(*shingled, a, b), strict=True),
+    ]
+    signatures = sketch_cpu.sketch(*shingled, a, b)[0]
+    hashes, offsets, _ = shingle_cpu.shingle(*shingled)
+    pairs.append((minhash_ref.minhash(hashes, offsets, a, b), minhash_cpu.minhash(hashes, offsets, a, b)))
+    pairs.append((bandkeys_ref.band_keys(signatures, 17, 7), bandkeys_cpu.band_keys(signatures, 17, 7)))
+    for want, got in pairs:
+        np.testing.assert_array_equal(want, got)
+
+
+def measure(kind: str, tape: Tape, specs: list[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    every = np.arange(len(tape), dtype=np.int64)
+
+    def add(operation: str, seconds: float, shingles: int | None, nbytes: int | None) -> None:
+        row: dict[str, Any] = {"text": kind, "operation": operation, "seconds": seconds}
+        row["MB/s"] = nbytes / seconds / 1e6 if nbytes else None
+        row["M shingles/s"] = shingles / seconds / 1e6 if shingles else None
+        rows.append(row)
+
+    seconds, _ = best(partial(digest_cpu.digest, tape.blob, tape.offsets))
+    add("digest", seconds, None, tape.nbytes)
+    a, b = permutations(0, SLOTS)
+    for text in specs:
+        spec = ShingleSpec.parse(text)
+        check(tape, spec)
+        arguments = (tape.blob, tape.offsets, every, spec.unit_code, spec.n, NONE)
+        seconds, (hashes, offsets, _) = best(partial(shingle_cpu.shingle, *arguments))
+        count = len(hashes)
+        add(f"shingle {spec}", seconds, count, tape.nbytes)
+        sets, _ = best(partial(shingle_cpu.shingle_sets, *arguments))
+        add(f"shingle_sets {spec}", sets, count, tape.nbytes)
+        seconds, (signatures, _, _) = best(partial(sketch_cpu.sketch, *arguments, a, b))
+        add(f"sketch {spec}, {SLOTS} slots", seconds, count, tape.nbytes)
+        if spec.unit != UNITS[0] or kind != "english":
+            continue
+        for k in (119, 128, 260):
+            seconds, _ = best(partial(minhash_cpu.minhash, hashes, offsets, *permutations(0, k)))
+            add(f"minhash, {k} slots", seconds, count, None)
+        seconds, _ = best(partial(bandkeys_cpu.band_keys, signatures, 17, 7))
+        add("band_keys 17 x 7 (M keys/s)", seconds, signatures.shape[0] * 17, None)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=16, help="text per language")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    rng = np.random.default_rng(1)
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, one core")
+    rows = []
+    for kind, make, specs in (
+        ("english", english, ["token:5", "word:5", "char:8", "byte:8", "code:5"]),
+        ("chinese", chinese, ["token:5", "char:5"]),
+    ):
+        tape = Tape.of(make(rng, options.mb * 1_000_000))
+        print(f"\n{kind}: {len(tape):,} texts, {tape.nbytes / 1e6:.1f} MB      MB/s   M shingles/s")
+        for row in measure(kind, tape, specs):
+            speed, shingles = (f"{row[key]:12.0f}" if row[key] else " " * 12 for key in ("MB/s", "M shingles/s"))
+            print(f"    {row['operation']:<28}{speed}{shingles}")
+            rows.append(row)
+    if options.json:
+        machine = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+        options.json.write_text(json.dumps({**machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
