@@ -290,7 +290,7 @@ def test_units_of_megabytes() -> None:
 
 
 def test_more_shingles_than_room_was_made_for() -> None:
-    """A unit per byte, where a unit in three bytes was expected: the answer grows, once within the list and at its end."""
+    """A unit per byte, where one in three bytes was expected: the answer grows, within the list and at its end."""
     same(Tape.of(["a b c", "+" * 20_000, "d e f", "", "+-" * 60_000]), CODE, 2)
 
 
