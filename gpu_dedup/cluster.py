@@ -1,7 +1,7 @@
 """Cluster: which heads go, and which head stands for each of them.
 
-    representative  in keeper order a head goes if it matches a head before it that stays; its witness is the lowest-ranked
-                    of these (witness=best: the most similar one, the lowest-ranked among equals)
+    representative  in keeper order a head goes if it matches a head before it that stays; its witness is the
+                    lowest-ranked of these (witness=best: the most similar one, the lowest-ranked among equals)
     connected       components of matches; the lowest-ranked head of each stays and is the witness of all others
     keep=none       every head with a match goes; its witness is the lowest-ranked head that it matches
 
@@ -54,14 +54,15 @@ class Decision:
 
     witness         int64[m] the head that stands for one that goes; -1 where it stays
     shared, union   int64[m] similarity with the witness as whole numbers; -1 where it stays or the similarity is unknown
-    linked          int64[m] cluster=connected: the neighbour through which a head that goes hangs on its cluster (its
-                    parent in the breadth-first tree, from the kept head, over the matches taken); else -1
+    linked          int64[m] cluster=connected: the neighbour through which a head that goes hangs on its cluster
+                    (its parent in the breadth-first tree, from the kept head, over the matches taken); else -1
     linked_shared, linked_union   int64[m] similarity with that neighbour
     stats           verified, matched, over_cap, components, largest_component: see `verify.Counts`
                     parts: loads of items; alone in depending on the memory
                     clusters: heads that stand for another one; largest_cluster: heads of the largest, with its witness
-                    weakest: [shared, union] of the least similar head that goes and its witness; None if unknown or none
-                    longest_chain: matches in a row from a head that goes to the one that stays, at most (1 but for connected)
+                    weakest: [shared, union] of the least similar head that goes and its witness; None if unknown
+                    longest_chain: matches in a row from a head that goes to its witness, at most (above 1 only under
+                    cluster=connected)
     """
 
     witness: I64
@@ -139,5 +140,6 @@ def _weakest(shared: I64, union: I64) -> list[int] | None:
         return None
     shared, union = shared[known], union[known]
     share = shared / union  # rounding keeps the order of fractions, though it may make neighbours equal
-    lowest = np.unique(np.stack([shared, union], axis=1)[share == share.min()], axis=0).tolist()
-    return list(min(lowest, key=lambda pair: (Fraction(pair[0], pair[1]), pair[1])))
+    least = share == share.min()
+    lowest = sorted(set(zip(shared[least].tolist(), union[least].tolist(), strict=True)))
+    return list(min(lowest, key=lambda pair: Fraction(*pair)))

@@ -1,9 +1,10 @@
 """Verify: the true similarity of candidate pairs, computed only where a rule of `cluster` asks for it.
 
-What is compared (shingle sets, code points) is too much to hold for all heads at once. Candidates fall into components that
-never meet, so whole components are packed into parts that fit in memory; a part is loaded, and its components are walked
-by threads, each in the order that the rule needs. A component larger than the memory is walked in pieces, in an order that
-asks for the same pairs. So neither the answer nor the number of pairs looked at depends on memory or threads.
+What is compared (shingle sets, code points) is too much to hold for all heads at once. Candidates fall into components
+that never meet, so whole components are packed into parts that fit in memory; a part is loaded, and its components are
+walked by threads, each in the order that the rule needs. A component larger than the memory is walked in pieces, in an
+order that asks for the same pairs. So neither the answer nor the number of pairs looked at depends on memory or
+threads.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ class Verifier:
     sizes         int64[m]: at most so many bytes of items for each head
     memory        bytes of items that may be held at once; never less than two heads
     parallel_map  called from one thread only
-    agreements    equal slots of pairs of heads (int64, int64 -> int64), for pairs that are no candidates: verify=signature
-                  measures the rows of connected clusters with it; their similarity is unknown (-1) without it
+    agreements    equal slots of pairs of heads (int64, int64 -> int64), for pairs that are no candidates:
+                  verify=signature measures the rows of connected clusters with it; their similarity is unknown (-1)
+                  without it
     """
 
     def __init__(
@@ -328,12 +330,12 @@ class Verifier:
     def _sweep_in_blocks(
         self, pairs: Pairs, part: _Part, rule: int, state: tuple[I64, I64, I64], progress: Progress
     ) -> None:
-        """`sweep` over one component, block by block of its heads in rank order, each against all earlier heads and then
-        inside itself.
+        """`sweep` over one component, block by block of its heads in rank order, each against all earlier heads and
+        then inside itself.
 
         A head of a block sees its candidates in ascending order as ever, and the fate of earlier heads is final before
-        it is asked for. (PARTNER: whether a pair is wanted depends on earlier pairs of its two heads alone, and those come
-        first here too.) So the same pairs are looked at as in one go.
+        it is asked for. (PARTNER: whether a pair is wanted depends on earlier pairs of its two heads alone, and those
+        come first here too.) So the same pairs are looked at as in one go.
         """
         positions = part.tasks[0]
         hi, lo = pairs.hi[positions], pairs.lo[positions]
@@ -382,7 +384,7 @@ class Verifier:
     def _join_in_windows(
         self, pairs: Pairs, part: _Part, parent: I64, progress: Progress
     ) -> list[tuple[I64, I64, I64, I64]]:
-        """`join` over one component, run by run of pairs whose heads fit; which pairs are taken depends on their order."""
+        """`join` over one component, run by run of pairs whose heads fit: which are taken depends on their order."""
         positions = part.tasks[0]
         hi, lo = pairs.hi[positions], pairs.lo[positions]
         found = []

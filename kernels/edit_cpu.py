@@ -1,12 +1,13 @@
 """Levenshtein distance of two sequences, bounded (Numba). Contract: ``edit_ref.py``.
 
 Myers' bit-parallel columns in blocks of 64 rows (Myers 1999; blocks and carries as Hyyrö 2003), the shorter sequence
-down the rows. Common ends are cut off first. With a bound k only blocks that can hold a cell of a path of cost k or less
-are worked on (Ukkonen 1985); k starts small and grows by fours up to the bound asked for, so that two sequences that are
-near cost by their distance, not by the bound.
+down the rows. Common ends are cut off first. With a bound k only blocks that can hold a cell of a path of cost k or
+less are worked on (Ukkonen 1985); k starts small and grows by fours up to the bound asked for, so that two sequences
+that are near cost by their distance, not by the bound.
 
-Why cutting is exact: what is left out is replaced by values that are never too small (+1 along each step at the edge of
-the band), so no cell comes out below its true value; and no path of cost k or less leaves the band, so its cells are true.
+Why cutting is exact: what is left out is replaced by values that are never too small (+1 along each step at the edge
+of the band), so no cell comes out below its true value; and no path of cost k or less leaves the band, so its cells
+are true.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 @inline
 def _find(table: I64, keys: U32, shift: np.uint64, item: np.uint32) -> int:
     """Slot of `item` in an open table of numbers into `keys`, or the free slot (-1) where it belongs."""
-    slot = np.int64((np.uint64(item) * np.uint64(_SPREAD)) >> shift)
+    slot: int = np.int64((np.uint64(item) * np.uint64(_SPREAD)) >> shift)
     while table[slot] >= 0 and keys[table[slot]] != item:
         slot = (slot + 1) & (len(table) - 1)
     return slot

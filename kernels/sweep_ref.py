@@ -11,8 +11,8 @@ still wants it. What is compared follows from the type of `items`:
 A pair matches if both have at most `limit` items and shared * 10**6 >= threshold_ppm * union with union > 0, where
 (shared, union) are the two numbers of the kernel named. Exact below 2**41 items a set.
 
-A pair names two members; `nodes` says which entry of the state arrays each member is. State arrays are changed in place,
-only at the entries of these nodes, so that calls over disjoint nodes may run at the same time.
+A pair names two members; `nodes` says which entry of the state arrays each member is. State arrays are changed in
+place, only at the entries of these nodes, so that calls over disjoint nodes may run at the same time.
 """
 
 from __future__ import annotations
