@@ -24,6 +24,7 @@ from gpu_dedup.kernels.normalise_ref import (
     NFC,
     NFKC,
     NOSPACE,
+    PUNCTUATION,
     S_BASE,
     S_COUNT,
     TAILS,
@@ -154,7 +155,7 @@ def _entries(steps: int) -> tuple[npt.NDArray[np.uint32], list[bytes]]:
     touched |= SPACE if steps & (WHITESPACE | NOSPACE) else 0
     codes = sorted({*shape.special(), *np.flatnonzero(classes & touched).tolist()})
     # U+0001 starts, has no mapping and is no White_Space, so all results can be had from one text.
-    results = letters("\x01".join(map(chr, codes)), steps).split("\x01")
+    results = letters("\x01".join(map(chr, codes)), steps).split("\x01") if codes else []
     blanks = dict.fromkeys(np.flatnonzero(classes & SPACE).tolist(), " " if steps & WHITESPACE else "")
     strings: dict[bytes, int] = {}
     for code, text in zip(codes, results, strict=True):

@@ -1,7 +1,6 @@
 """UTF-8: is it valid, how many code points, which. Numba; contracts are those of utf8_ref.
 
-64 bytes at a time where they are ASCII; runs of three-byte characters (Chinese) on a road of their own. Blocks are read
-only inside a document, so the blob needs no spare bytes.
+64 bytes at a time, as masks with one bit a byte. Blocks are read only inside a document: the blob needs no spare bytes.
 """
 
 from __future__ import annotations
@@ -10,56 +9,58 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_dedup.kernels.jit import frozen, inline, jit
-from gpu_dedup.kernels.simd import ctz64, load_u64, mask_high, mask_lt, popcount64
+from gpu_dedup.kernels.simd import clz64, mask_eq, mask_high, mask_lt, popcount64
 
-# Two three-byte characters in the low six bytes of a word: where the fixed bits are, and what they must be.
-_SIX_MASK = 0xC0C0F0C0C0F0
-_SIX_BITS = 0x8080E08080E0
+# Bytes of the Unicode Standard's table 3-7.
+_C0, _C2, _E0, _F0, _F5 = np.uint8(0xC0), np.uint8(0xC2), np.uint8(0xE0), np.uint8(0xF0), np.uint8(0xF5)
+_ED, _F4, _90, _A0 = np.uint8(0xED), np.uint8(0xF4), np.uint8(0x90), np.uint8(0xA0)
+_1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
 
 
 @inline
 def _document(blob: npt.NDArray[np.uint8], i: int, end: int) -> bool:
-    while i < end:
-        if i + 64 <= end:
-            skip = ctz64(mask_high(blob, i))
-            i += skip
-            if skip == 64:
-                continue
-        lead = blob[i]
-        if lead < 0x80:
-            i += 1
+    """True if blob[i:end] is strict UTF-8."""
+    while i + 64 <= end:
+        high = mask_high(blob, i)
+        if high == np.uint64(0):
+            i += 64
             continue
-        if lead < 0xE0:
-            if lead < 0xC2 or i + 2 > end or blob[i + 1] & 0xC0 != 0x80:
+        tail = high & mask_lt(blob, i, _C0)
+        lead = high & ~tail
+        three = high & ~mask_lt(blob, i, _E0)  # or four
+        four = high & ~mask_lt(blob, i, _F0)
+        bad = tail ^ ((lead << _1) | (three << _2) | (four << _3))  # a block begins where a character does
+        bad |= (lead & mask_lt(blob, i, _C2)) | ~mask_lt(blob, i, _F5)
+        # Second bytes with bounds of their own: overlong forms, surrogates, beyond U+10FFFF.
+        bad |= (mask_eq(blob, i, _E0) << _1) & mask_lt(blob, i, _A0)
+        bad |= (mask_eq(blob, i, _ED) << _1) & ~mask_lt(blob, i, _A0)
+        bad |= (mask_eq(blob, i, _F0) << _1) & mask_lt(blob, i, _90)
+        bad |= (mask_eq(blob, i, _F4) << _1) & ~mask_lt(blob, i, _90)
+        if bad != np.uint64(0):
+            return False
+        # A character that goes beyond the block begins the next one.
+        cut = (lead >> np.uint64(63)) | (three >> np.uint64(62)) | (four >> np.uint64(61))
+        i += 63 - clz64(lead) if cut != np.uint64(0) else 64
+    while i < end:
+        first = blob[i]
+        if first < 0x80:
+            i += 1
+        elif first < 0xE0:
+            if first < 0xC2 or i + 2 > end or blob[i + 1] & 0xC0 != 0x80:
                 return False
             i += 2
-        elif lead < 0xF0:
-            # Two characters at a time while both are plain: lead E1 to EC, so neither overlong nor surrogate.
-            while i + 8 <= end:
-                word = load_u64(blob, i)
-                if word & np.uint64(_SIX_MASK) != np.uint64(_SIX_BITS):
-                    break
-                one = (word & np.uint64(0x0F)) - np.uint64(1)
-                two = ((word >> np.uint64(24)) & np.uint64(0x0F)) - np.uint64(1)
-                if one >= np.uint64(12) or two >= np.uint64(12):
-                    break
-                i += 6
-            if i >= end:
-                break
-            lead = blob[i]
-            if lead < 0xE0 or lead >= 0xF0:
-                continue
+        elif first < 0xF0:
             if i + 3 > end or blob[i + 1] & 0xC0 != 0x80 or blob[i + 2] & 0xC0 != 0x80:
                 return False
-            if (lead == 0xE0 and blob[i + 1] < 0xA0) or (lead == 0xED and blob[i + 1] >= 0xA0):
+            if (first == 0xE0 and blob[i + 1] < 0xA0) or (first == 0xED and blob[i + 1] >= 0xA0):
                 return False
             i += 3
         else:
-            if lead > 0xF4 or i + 4 > end or blob[i + 1] & 0xC0 != 0x80:
+            if first > 0xF4 or i + 4 > end or blob[i + 1] & 0xC0 != 0x80:
                 return False
             if blob[i + 2] & 0xC0 != 0x80 or blob[i + 3] & 0xC0 != 0x80:
                 return False
-            if (lead == 0xF0 and blob[i + 1] < 0x90) or (lead == 0xF4 and blob[i + 1] >= 0x90):
+            if (first == 0xF0 and blob[i + 1] < 0x90) or (first == 0xF4 and blob[i + 1] >= 0x90):
                 return False
             i += 4
     return True
