@@ -116,6 +116,11 @@ class Table:
 
     # -- filling ----------------------------------------------------------------------------------------------------
 
+    @property
+    def spilled(self) -> int:
+        """Bytes of rows that are on disk."""
+        return 0 if self.path is None else self.nbytes
+
     def append(self, rows: Array) -> None:
         """Add rows [m] or [m, width] of the table's dtype; they are copied."""
         if self._finished or self._closed:
@@ -263,6 +268,11 @@ class RaggedTable:
     def nbytes(self) -> int:
         """Bytes of all items and of their offsets, wherever they are."""
         return self._items.nbytes + self._ends.nbytes
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of items and ends that are on disk."""
+        return self._items.spilled + self._ends.spilled
 
     def append(self, items: Array, offsets: I64) -> None:
         """Add k documents; document i is items[offsets[i]:offsets[i + 1]].

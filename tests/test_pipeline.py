@@ -643,6 +643,8 @@ def test_dry_run_writes_nothing_and_reports_the_same(tmp_path: Path) -> None:
     report = dedup([str(source)], str(tmp_path / "dry"), Recipe(), Run(dry_run=True, progress=False))
     assert not (tmp_path / "dry").exists()
     said = json.loads(report.to_json())
+    for group in ran.report["result"]["largest_groups"]:
+        group["id"] = None  # looked up in the pass that writes
     assert said["result"] == ran.report["result"]
     assert said["result"]["counts"]["kept"] == 3
 

@@ -166,6 +166,11 @@ class _Job:
         self._tables.append(table)
         return table
 
+    @property
+    def spilled(self) -> int:
+        """Bytes of tables that outgrew the memory."""
+        return sum(table.spilled for table in self._tables)
+
     def clean(self) -> None:
         for table in self._tables:
             table.close()
@@ -326,6 +331,7 @@ def _report(
     machine.output = target or ""
     machine.backend, machine.backend_why = job.backend.name, why
     machine.threads, machine.memory = job.run.thread_count, job.run.memory_bytes
+    machine.spilled = job.spilled
     machine.dry_run = job.run.dry_run
     machine.notes = list(job.progress.notes)
     machine.finish(time.time() - started, job.progress.times)

@@ -148,8 +148,7 @@ def common_shingles(
         for document in look.select:
             text = normal[int(document)]
             spans = spans_of(normal.blob, normal.offsets, int(document), spec.unit_code, spec.n)
-            base = int(normal.offsets[document])
-            found.update({text[a - base : b - base] for a, b in spans[:20_000]})
+            found.update({text[a:b] for a, b in spans[:20_000]})
         return found
 
     total: Counter[bytes] = Counter()
