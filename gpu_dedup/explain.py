@@ -26,28 +26,46 @@ SHINGLES = (
 )  # fmt: skip
 TEXT_LIMIT = 64 << 20  # bytes of a file that --compare reads
 EDIT_LIMIT = 20_000  # code points up to which Levenshtein similarity is worked out here
-SAMPLE_FILES = 16  # files whose first chunk is read to guess the documents of a corpus
+SAMPLE_FILES = 16  # files whose beginnings are read to guess the documents of a corpus
+SAMPLE_BYTES = 16 << 20  # of all of them together
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Throughput of one core, as measured by `gpu-dedup run` on plain JSONL in English; see `machine`."""
+    """Throughput of one core in its own CPU time, on English text in plain JSONL; see `machine`."""
 
     machine: str
     read: float  # bytes of text a second: extract, check, normalise, digest
-    shingle: float  # bytes of text a second on top, for units and shingle hashes
+    shingle: float  # bytes of text a second, for units and shingle hashes
     slots: float  # slot updates a second: slots x shingles
+    again: float  # bytes of candidates' text a second: read again, shingle sets, comparison
     write: float  # bytes of input a second: second pass, copying what stays
+    fixed: int  # bytes of memory that a run over a few lines takes
 
 
 RATES = {
-    "numba": Rates("one core of an AMD EPYC 9005 at 2.6 GHz, Numba 0.68", 400e6, 300e6, 30e9, 500e6),
-    "numpy": Rates("one core of an AMD EPYC 9005 at 2.6 GHz, NumPy 2.4", 5e6, 2e6, 1e9, 400e6),
+    "numba": Rates(
+        "one core of an AMD EPYC with AVX-512 (Zen 5), 86 MB of English, Numba 0.68",
+        700e6,
+        1300e6,
+        60e9,
+        190e6,
+        1e9,
+        256_000_000,
+    ),
+    "numpy": Rates(
+        "one core of an AMD EPYC with AVX-512 (Zen 5), 2 MB of English, NumPy 2.4",
+        4.5e6,
+        15e6,
+        0.3e9,
+        3e6,
+        300e6,
+        110_000_000,
+    ),
 }
-BYTES_PER_SHINGLE = {"token": 6, "word": 6, "code": 3, "char": 1, "byte": 1}  # English; a Chinese token has 3 bytes
+BYTES_PER_SHINGLE = {"token": 7, "word": 7, "code": 4, "char": 1, "byte": 1}  # of English; a Chinese token has 3 bytes
 
-FIXED_BYTES = 220 << 20  # interpreter, libraries, compiled kernels, table of seen digests
-BATCH_COPIES = 6  # a batch, its texts, their normalised form, shingles, sketches
+BATCH_COPIES = 6  # bytes in memory for each byte of a batch: itself, texts, their normalised form, shingles, sketches
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class Corpus:
 
 
 def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
-    """Guess the documents and bytes of text of files from the first chunk of some of them."""
+    """Guess the documents and bytes of text of files from the beginnings of some of them."""
     from gpu_dedup.backend import host_backend
     from gpu_dedup.read import discover, open_source
 
@@ -77,22 +95,30 @@ def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     rows = text = seen = 0
     backend = host_backend("numpy")
     fields = [*recipe.text_field, recipe.id_field]
-    for index, source in enumerate(sources[::step][:SAMPLE_FILES]):
+    chosen = sources[::step][:SAMPLE_FILES]
+    for index, source in enumerate(chosen):
+        room = SAMPLE_BYTES // len(chosen)
         with open_source(source, min(run.batch_bytes, 1 << 20), index, fields) as reader:
             for chunk in reader:
                 parsed = chunk.parse(backend, recipe.text_field, ())
                 rows += int((parsed.status == ROW_TEXT).sum())
                 text += parsed.tape.nbytes
                 seen += chunk.nbytes
-                break
+                room -= parsed.tape.nbytes
+                if room <= 0:
+                    break
     if not seen or not rows:
-        return Corpus(1, 1, max(1, total), f"no text found in the first rows of {len(sources)} files")
+        return Corpus(1, 1, max(1, total), f"no text found at the beginning of {_files(len(sources))}")
     share = total / seen
-    guess = f"guessed from {rows:,} rows, {bytes_text(seen)} of {bytes_text(total)} in {len(sources)} files"
+    guess = f"guessed from {rows:,} rows, {bytes_text(seen)} of {bytes_text(total)} in {_files(len(sources))}"
     if recipe.limit is not None:
         share = min(share, recipe.limit / rows)
         guess += f", at most {recipe.limit:,} rows by --limit"
     return Corpus(max(1, round(rows * share)), max(1, round(text * share)), max(1, round(seen * share)), guess)
+
+
+def _files(count: int) -> str:
+    return f"{count:,} {'file' if count == 1 else 'files'}"
 
 
 def explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> str:
@@ -212,7 +238,7 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
     lines = [
         _Line("rows", f"{per_row} x {corpus.documents:,} rows ({fields})", per_row * corpus.documents),
         _Line("batches", f"{BATCH_COPIES} x ({threads} threads + 2) x {bytes_text(run.batch_bytes)}", in_flight),
-        _Line("fixed", "interpreter, libraries, kernels, seen digests", FIXED_BYTES),
+        _Line("fixed", "interpreter, libraries, kernels, table of seen digests", _rates(run).fixed),
     ]
     spilled = 0
     if recipe.method == "minhash":
@@ -227,9 +253,13 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
     return lines, spilled
 
 
+def _rates(run: Run) -> Rates:
+    return RATES["numpy" if run.backend == "numpy" else "numba"]
+
+
 def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str, float]]:
     """Seconds of a run by part: (name, formula, seconds)."""
-    rates = RATES["numpy" if run.backend == "numpy" else "numba"]
+    rates = _rates(run)
     threads = run.thread_count
     text = corpus.text_bytes
     lines = [
@@ -274,13 +304,16 @@ def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     times = time_lines(recipe, run, corpus)
     for name, formula, seconds in times:
         yield f"  {name:<10}{seconds_text(seconds):>9}   {formula}"
-    rates = RATES["numpy" if run.backend == "numpy" else "numba"]
+    rates = _rates(run)
     total = sum(seconds for _, _, seconds in times)
-    yield (
-        f"  {'time':<10}{seconds_text(total):>9}   with {run.thread_count} "
-        f"{'thread' if run.thread_count == 1 else 'threads'}, before verification; rates measured on {rates.machine}"
-    )
+    threads = f"{run.thread_count} {'thread' if run.thread_count == 1 else 'threads'}"
+    yield f"  {'time':<10}{seconds_text(total):>9}   with {threads}, where the disks keep up"
+    if recipe.method == "minhash" and recipe.verify in ("exact", "edit"):
+        most = corpus.text_bytes / rates.again / run.thread_count
+        yield f"  {'verify':<10}{seconds_text(most):>9}   more if every text meets another, at {bytes_text(rates.again)}/s"
     yield ""
+    yield f"Rates: {rates.machine}."
+    yield "They differ by machine, language and units."
 
 
 # ---------------------------------------------------------------------------------------------------------------------
