@@ -53,7 +53,7 @@ class Decision:
     """One entry per head, in keeper order.
 
     witness         int64[m] the head that stands for one that goes; -1 where it stays
-    shared, union   int64[m] similarity with the witness as whole numbers; -1 where it stays or the similarity is unknown
+    shared, union   int64[m] similarity with the witness as whole numbers; -1 where it stays or it is unknown
     linked          int64[m] cluster=connected: the neighbour through which a head that goes hangs on its cluster
                     (its parent in the breadth-first tree, from the kept head, over the matches taken); else -1
     linked_shared, linked_union   int64[m] similarity with that neighbour
