@@ -198,6 +198,8 @@ def test_read_only_data_is_taken() -> None:
         (rb'{"text":"\"\\\/\b\f\n\r\t"}', b'"\\/\b\f\n\r\t'),
         (rb'{"text":"\u0041\u00e9\u20AC\ud83d\ude00"}', "Aé€😀".encode()),
         (rb'{"text":"\ud83d\uDE00"}', "😀".encode()),
+        (rb'{"text":"\ud800\udc00\udbff\udfff"}', "\U00010000\U0010ffff".encode()),
+        (rb'{"text":"\udbff\ue000\ud7ff\udc00"}', b"\xed\xaf\xbf\xee\x80\x80\xed\x9f\xbf\xed\xb0\x80"),
         (rb'{"text":"\u0000"}', b"\0"),
         (rb'{"text":"\ud83d"}', b"\xed\xa0\xbd"),
         (rb'{"text":"\ude00\ud83d"}', b"\xed\xb8\x80\xed\xa0\xbd"),

@@ -242,6 +242,23 @@ def test_deep_lines_are_read_in_a_deep_call(tmp_path: Path) -> None:
     assert sys.getrecursionlimit() >= 1000
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a": 1 , }', "Expecting property name enclosed in double quotes at column 11"),
+        (b'{"a": [1,\t\r]}', "Expecting value at column 12"),
+        (b'{"a": }', "Expecting value at column 7"),
+        (b'{"a" 1}', "Expecting ':' delimiter at column 6"),
+        (b'{"a": 1 "b": 2}', "Expecting ',' delimiter at column 9"),
+        (b'{"a": 1} x', "Extra data at column 10"),
+        ('{"é": "\\x"}'.encode(), "Invalid \\escape at column 8"),
+        (rb'{"a": "\u12"}', "Invalid \\uXXXX escape at column 9"),
+    ],
+)
+def test_complaints_are_those_of_every_python(line: bytes, reason: str) -> None:
+    assert judge(line, ("a",)) == (None, b"", f"not valid JSON: {reason}")
+
+
 def test_several_fields_and_dotted_names(backend: Any, tmp_path: Path) -> None:
     data = b"\n".join(
         [
