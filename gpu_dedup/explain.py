@@ -310,7 +310,8 @@ def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     yield f"  {'time':<10}{seconds_text(total):>9}   with {threads}, where the disks keep up"
     if recipe.method == "minhash" and recipe.verify in ("exact", "edit"):
         most = corpus.text_bytes / rates.again / run.thread_count
-        yield f"  {'verify':<10}{seconds_text(most):>9}   more if every text meets another, at {bytes_text(rates.again)}/s"
+        rate = bytes_text(rates.again)
+        yield f"  {'verify':<10}{seconds_text(most):>9}   more if every text meets another, at {rate}/s"
     yield ""
     yield f"Rates: {rates.machine}."
     yield "They differ by machine, language and units."
@@ -426,7 +427,8 @@ def compare(one: str, other: str, recipe: Recipe, shingle_given: bool) -> str:
         lines.append(f"  {'edit':<9}{'':>15}{same:>8,}{longest:>8,}{same / longest:>12.4f}{'':>10}  {mark}".rstrip())
     lines += [
         "",
-        "found: the chance that banding brings such a pair together. first, second: different shingles of each text."
-        + (" edit: code points that stay, of the longer text." if edit is not None else ""),
+        "found: the chance that banding brings such a pair together. first, second: different shingles of each text.",
     ]
+    if edit is not None:
+        lines.append("edit: code points that stay, of the longer text.")
     return "\n".join(lines) + "\n"
