@@ -17,6 +17,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(REPO / "tests" / "cuda"))
+
+from cuda_fixtures import device_cupy, emulated, standin  # noqa: E402, F401 - known to all tests from here
+
 BACKENDS = ("numpy", "numba", "cuda")
 
 # Same examples on every machine and run; a shared CI core is no place for deadlines.

@@ -145,8 +145,10 @@ static uint64_t random_state, atomics;
 static char *message;
 static size_t message_size;
 static sigjmp_buf escape;
+#if EMU_ASAN
 static const void *main_bottom;
 static size_t main_size;
+#endif
 
 static inline uint64_t next_random() {
     uint64_t z = random_state += 0x9E3779B97F4A7C15ull;

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,8 @@ def _cpu_text(text: str) -> tuple[str, list[tuple[str, str, str]]]:
 def _glue(kernels: list[tuple[str, str, str]]) -> str:
     lines = []
     for name, bounds, _ in kernels:
-        lines.append(f"static void emu_call_{name}(void **a) {{ emu::apply({name}, a); }}")
-        lines.append(f"static void emu_signature_{name}(char *out) {{ emu::signature({name}, out); }}")
+        lines.append(f"static void emu_call_{name}(void **emu_args) {{ emu::apply({name}, emu_args); }}")
+        lines.append(f"static void emu_signature_{name}(char *emu_out) {{ emu::signature({name}, emu_out); }}")
         first = bounds.split(",")[0].strip() or str(MAX_THREADS)
         lines.append(f"static_assert(({first}) <= {MAX_THREADS}, \"launch bounds\");")
     calls = ", ".join(f"&emu_call_{name}" for name, _, _ in kernels)
@@ -469,6 +469,7 @@ def scalar_bytes(kernel: str, parameter: str, code: str, value: Any) -> bytes:
     return value.tobytes()
 
 
+_expanded: dict[str, str] = {}  # by source and settings; files do not change under a running process
 _loaded: dict[str, Module] = {}
 _load_lock = threading.Lock()
 
@@ -483,8 +484,11 @@ def load_text(
         raise EmulatorError(reason)
     places = [*(Path(folder) for folder in folders), KERNELS]
     macros = ["-D__CUDACC__", "-D__CUDACC_RTC__", f"-D__CUDA_ARCH__={arch}0", *defines]
-    expanded = _preprocess(text, title, places, macros)
+    asked = repr((text, title, places, macros))
     with _load_lock:
+        if asked not in _expanded:
+            _expanded[asked] = _preprocess(text, title, places, macros)
+        expanded = _expanded[asked]
         if expanded not in _loaded:
             body, parsed = _cpu_text(expanded)
             unit = '#include "emulator.h"\nnamespace {\n' + body + "\n}  // namespace\n#line 1 \"glue.cpp\"\n" + _glue(parsed)
@@ -540,12 +544,8 @@ def sanitized_pytest(*arguments: str, timeout: float = 300) -> None:
         raise EmulatorError(f"under the sanitizers, exit {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}")
 
 
-@contextlib.contextmanager
-def standin_path() -> Iterator[None]:
-    """The stand-in for CuPy first on sys.path."""
-    folder = str(HERE / "standin")
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
+def standin_environment(seed: int = 0, memory: int = 4 << 30, devices: int = 1) -> dict[str, str]:
+    """Environment of a process that finds the stand-in where it imports cupy."""
+    paths = [str(HERE / "standin"), str(HERE), str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settings = f"seed={seed},memory={memory},devices={devices}"
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GPU_DEDUP_STANDIN": settings}
