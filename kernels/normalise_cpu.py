@@ -398,11 +398,10 @@ def _run(src: U8, offsets: I64, steps: int, book: U32, strings: U8, dst: U8, end
                     if last_i >= 0:
                         o, blank = last_o, last_blank
                     elif low < i and book[ascii_entries + np.int64(src[low])] & np.uint32(SPACE_OUT) == 0:
-                        # ASCII of a block was written as one byte, unless it became white space: that never gives
-                        # anything else, whatever joins it (no symbol of ASCII composes into a letter), and to write a
-                        # blank once more changes nothing.
+                        # ASCII of a block was written as one byte, unless it became white space: that gives nothing
+                        # else, whatever joins it (symbols of ASCII compose into symbols), and to write a blank once
+                        # more changes nothing. What it gives instead is not white space, so `blank` may stay 0.
                         o -= 1
-                        blank = np.int64(1 if o == first or dst[o - 1] == 0x20 else 0)
                     if both == 0:
                         one, two, count = _cluster(src, low, stop, lower, one, two, book)
                         if o + 4 * count + ROOM > cap:
