@@ -116,7 +116,7 @@ class Progress:
 
     def _bar(self, name: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
         bar = _bar_class()(
-            desc=f"{name:<10}",
+            desc=f"{name:<21}",
             total=total,
             unit=unit if unit == "B" else f" {unit}",
             unit_scale=True,
@@ -125,6 +125,7 @@ class Progress:
             dynamic_ncols=True,
             mininterval=0.1,
             position=len(self._bars),
+            bar_format=None if total else "{desc}: {elapsed}",  # nothing is counted: only that it is at work
         )
         self._bars.append(bar)
 
