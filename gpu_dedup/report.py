@@ -479,6 +479,12 @@ def _comparison(report: Report) -> Iterator[str]:
         if checked.over_cap:
             line += f", {checked.over_cap:,} with a text over edit-max-chars"
     yield line
+    if checked is not None and checked.weakest is not None and checked.weakest[1] > 0:
+        shared, union = checked.weakest
+        line = f"{'':<12}{shared / union:>13.4f}  the least similarity of a row that goes and the one that stays"
+        if checked.longest_chain > 1:
+            line += f"; linked over up to {checked.longest_chain:,} others"
+        yield line
     line = f"{'buckets':<12}{found.buckets:>13,}  of two or more; largest {found.largest:,}"
     if found.capped:
         line += f"; {_plural(found.capped, 'bucket')} over the cap of {report.recipe.get('bucket_cap', '?')}"

@@ -56,7 +56,9 @@ def sample() -> Report:
         documents=1080, pairs=900, candidates=70, buckets=300, largest=400, capped=1, histogram={"2": 299, "256": 1},
         heavy=[HeavyBucket(3, 400, ["all rights reserved by the"])],
     )  # fmt: skip
-    report.verification = Verification(verified=60, matched=40, over_cap=0, components=30, largest_component=9)
+    report.verification = Verification(
+        verified=60, matched=40, over_cap=0, components=30, largest_component=9, weakest=[81, 100]
+    )
     report.bad_rows = [BadRow("a.jsonl", 8, 'no field "text"')] * 3
     report.bytes_read, report.text_bytes = 6_000_000, 9_000_000
     report.warnings = ["something to know"]
@@ -170,6 +172,7 @@ def test_summary_says_what_came_and_went() -> None:
     assert "copied through" not in text
     assert "1,080  different texts; 4 rows without a unit, 100 rows shorter than a shingle" in text
     assert "70  pairs of 900 collisions passed the sieve; 60 verified, 40 matched" in text
+    assert "0.8100  the least similarity of a row that goes" in text
     assert "largest 400; 1 bucket over the cap of 256" in text
     assert "all rights reserved by the" in text
     assert "80  rows like a.jsonl:17  id x\\x1b[31m\n" in text
