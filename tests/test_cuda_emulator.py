@@ -76,7 +76,7 @@ def test_launch_bounds_and_static_shared_are_read(emulated):
     extern "C" __global__ void __launch_bounds__(BLOCK * 2, 4) a(unsigned int *x) {
         __shared__ uint4 s[BLOCK]; s[threadIdx.x & 127] = make_uint4(1, 2, 3, 4); x[0] = twice(s[0].y * 0);
     }
-    extern "C" __global__ void b(unsigned int *x) { __shared__ unsigned char s[3]; s[0] = 1; x[0] = s[0]; }
+    extern "C" __global__ void b(unsigned int *x) { __shared__ unsigned char s[3]; s[threadIdx.x % 3] = 1; x[0] = s[x[0]]; }
     """
     module = emulated.load_text(text, "two.cu")
     a, b = module.kernels["a"], module.kernels["b"]
@@ -310,11 +310,11 @@ print(y.sum())
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("y[threadIdx.x] = s[0] + d[0] - 31u;", None),
+        ("y[threadIdx.x] = s[0] + d[0] - 32u;", None),
         ("y[threadIdx.x] = x[threadIdx.x + 1];", "heap-buffer-overflow"),  # one byte past 33
         ("y[threadIdx.x] = x[n];", "heap-buffer-overflow"),
         ("y[threadIdx.x] = x[-1];", "heap-buffer-overflow"),
-        ("unsigned int *p = s; y[threadIdx.x] = p[8];", "global-buffer-overflow"),
+        ("unsigned int *p = s; y[threadIdx.x] = p[8];", "insufficient space for an object"),
         ("y[threadIdx.x] = d[n];", "use-after-poison"),
         ("y[threadIdx.x] = 1u << n;", "shift exponent 33 is too large"),
     ],

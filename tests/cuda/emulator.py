@@ -391,9 +391,8 @@ class Module:
         match = re.search(r" \[pc\+(0x[0-9a-f]+)\]", message)
         if not match:
             return message
-        base = next(
-            (int(line.split("-")[0], 16) for line in open("/proc/self/maps") if line.rstrip().endswith(str(self.library))), 0
-        )
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            base = next((int(line.split("-")[0], 16) for line in maps if line.rstrip().endswith(str(self.library))), 0)
         tool = shutil.which("addr2line")
         place = ""
         if tool and base:
