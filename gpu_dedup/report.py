@@ -483,7 +483,7 @@ def _comparison(report: Report) -> Iterator[str]:
         shared, union = checked.weakest
         line = f"{'':<12}{shared / union:>13.4f}  the least similarity of a row that goes and the one that stays"
         if checked.longest_chain > 1:
-            line += f"; linked over up to {checked.longest_chain:,} others"
+            line += f"; chains of up to {checked.longest_chain:,} matches"
         yield line
     line = f"{'buckets':<12}{found.buckets:>13,}  of two or more; largest {found.largest:,}"
     if found.capped:
