@@ -186,7 +186,8 @@ class JsonlChunk(Chunk):
             column: list[Any] = [MISSING] * len(status)
             if len(found):
                 # One call for all of them: a call costs more than a value.
-                raw = b",".join([view[a:b] for a, b in spans[found, x].tolist()])
+                first, end = spans[found, x, 0].tolist(), spans[found, x, 1].tolist()
+                raw = b",".join([view[a:b] for a, b in zip(first, end, strict=True)])
                 for i, value in zip(found.tolist(), loads(f"[{raw.decode()}]"), strict=True):
                     column[i] = value
             values[name] = column
