@@ -169,6 +169,8 @@ class Recipe:
             raise RecipeError(
                 "keep none removes every row with a partner, so it has no clusters; drop --cluster connected"
             )
+        if self.keep == "none" and self.witness == "best":
+            raise RecipeError("keep none names the first match of each row, kept or not; drop --witness best")
         if self.witness == "best" and (self.cluster != "representative" or self.verify == "none"):
             raise RecipeError("witness best needs cluster representative and a verification; use witness lowest")
 

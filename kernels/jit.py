@@ -1,16 +1,18 @@
 """How kernels are compiled: one decorator, one cache folder that works on read-only and shared installs.
 
 Numba keeps compiled code beside the source file, or fails at import when it finds no writable place ("no locator
-available", numba/numba#4908). So a cache folder is chosen here before numba is imported: ``NUMBA_CACHE_DIR`` if the
-user set it, else ``$XDG_CACHE_HOME/gpu-dedup/numba``, else a private folder under the temporary directory, else none (then
-every process compiles anew). A cut or foreign cache file must never stop a run (numba/numba#10434): `guarded` moves the
-folder aside and compiles again.
+available", numba/numba#4908). So the folder is chosen here: below ``NUMBA_CACHE_DIR`` if the user set it, else below
+``$XDG_CACHE_HOME/gpu-dedup``, else a private folder under the temporary directory, else none (then every process
+compiles anew). Its name holds a digest of the kernels' sources, because Numba looks at the file of a function alone and
+would go on using code into which an older helper of another file was compiled. A cut or foreign cache file must never
+stop a run (numba/numba#10434): `guarded` takes the entries away and compiles again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -34,19 +36,26 @@ def _usable(folder: str) -> bool:
         return False
 
 
+def sources_digest() -> str:
+    """Eight hex digits over every source file that may be compiled into a kernel."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    found = hashlib.sha256()
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(("_cpu.py", "simd.py", "mix64.py", "jit.py", "_tables.py")):
+            with open(os.path.join(folder, name), "rb") as file:
+                found.update(name.encode() + b"\0" + file.read())
+    return found.hexdigest()[:8]
+
+
 def choose_cache_dir() -> str | None:
     """First folder that can hold compiled kernels; None where there is none. Never one that another user may write."""
+    tag = f"py{sys.version_info[0]}{sys.version_info[1]}-{sources_digest()}"
     given = os.environ.get("NUMBA_CACHE_DIR")
-    if given:
-        try:
-            os.makedirs(given, exist_ok=True)
-            with tempfile.TemporaryFile(dir=given):
-                return given
-        except OSError:
-            pass  # set but unusable: compiled code goes to our own place instead of failing at import
+    if given and _usable(os.path.join(given, "gpu-dedup", tag)):
+        return os.path.join(given, "gpu-dedup", tag)
+    # Where it is set but unusable, compiled code goes to our own place instead of failing at import.
     home = os.path.expanduser("~")
     base = os.environ.get("XDG_CACHE_HOME") or (os.path.join(home, ".cache") if os.path.isabs(home) else "")
-    tag = f"numba-py{sys.version_info[0]}{sys.version_info[1]}"
     if base and _usable(os.path.join(base, "gpu-dedup", tag)):
         return os.path.join(base, "gpu-dedup", tag)
     fallback = os.path.join(tempfile.gettempdir(), f"gpu-dedup-{os.getuid()}", tag)
@@ -60,15 +69,18 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from numba.core import config as _config  # noqa: E402
 
-if CACHE_DIR is not None:
-    settings: Any = _config
-    settings.CACHE_DIR = CACHE_DIR  # read by numba's cache locators when a function is decorated
-
 
 def jit(function: F) -> F:
     """Compile lazily, without the GIL, into the cache folder. Wrap-around integer arithmetic, no fast-math."""
     njit: Any = numba.njit
-    compiled: F = njit(nogil=True, cache=CACHE_DIR is not None, error_model="numpy")(function)
+    settings: Any = _config
+    before = settings.CACHE_DIR
+    try:
+        # Numba settles a function's place here and now; functions of the user's own go on to where they went.
+        settings.CACHE_DIR = CACHE_DIR or before
+        compiled: F = njit(nogil=True, cache=CACHE_DIR is not None, error_model="numpy")(function)
+    finally:
+        settings.CACHE_DIR = before
     return compiled
 
 
@@ -98,7 +110,7 @@ def is_cold() -> bool:
 
 
 def guarded(warm: Callable[[], T]) -> T:
-    """Run `warm`, which calls kernels on tiny inputs; if the cache is damaged, move it aside and run it again.
+    """Run `warm`, which calls kernels on tiny inputs; if the cache is damaged, empty it and run it again.
 
     Numba reads a cache entry when a signature is first called, and lets UnpicklingError, EOFError and others through.
     """
@@ -107,6 +119,10 @@ def guarded(warm: Callable[[], T]) -> T:
     except Exception:
         if CACHE_DIR is None:
             raise
-        shutil.rmtree(CACHE_DIR, ignore_errors=True)
-        os.makedirs(CACHE_DIR, mode=0o700, exist_ok=True)
+        # Entries only, never folders: another process may be writing there, and a missing entry is no error to Numba.
+        for folder, _, names in os.walk(CACHE_DIR):
+            for name in names:
+                if name.endswith((".nbi", ".nbc")):
+                    with contextlib.suppress(OSError):
+                        os.unlink(os.path.join(folder, name))
         return warm()

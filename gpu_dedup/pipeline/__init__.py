@@ -88,16 +88,19 @@ def dedup(
     if output is None and not run.dry_run:
         raise RunError("no output folder; name one with -o DIR, or pass --dry-run")
     target = None if output is None else os.fspath(output)
-    sources = discover([os.fspath(path) for path in inputs], None if run.dry_run else target)
+    sources = discover([os.fspath(path) for path in inputs], target)
     backend, why = choose_backend(run, sum(s.size * (8 if s.compression else 1) for s in sources))
     with contextlib.ExitStack() as stack:
         folder = None
-        if not run.dry_run and target is not None:
+        if target is not None and run.dry_run:
+            OutputFolder(target, [s.rel for s in sources], run.overwrite).check()
+        elif target is not None:
             folder = stack.enter_context(OutputFolder(target, [s.rel for s in sources], run.overwrite))
         job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
         stack.enter_context(job.pool)
         stack.callback(job.clean)
-        warm(backend, progress.note)
+        with progress.stage("start"):
+            warm(backend, progress.note)
         sketcher = Sketcher.of(recipe, backend)
         first = "read, sketch" if recipe.method == "minhash" else "read, digest"
         with progress.stage(first, sum(s.size for s in sources)) as advance:
