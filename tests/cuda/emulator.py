@@ -450,8 +450,8 @@ def scalar_bytes(kernel: str, parameter: str, code: str, value: Any) -> bytes:
             raise TypeError(f"{kernel}: parameter {parameter} is of type {code}, but None is given")
         return bytes(8)
     if isinstance(value, bool):
-        value = np.bool_(value)
-    elif isinstance(value, int):
+        raise TypeError(f"{kernel}: parameter {parameter}: CuPy passes a Python bool as 64 bits; wrap it in a NumPy type")
+    if isinstance(value, int):
         if code not in ("i8", "u8"):
             raise TypeError(
                 f"{kernel}: parameter {parameter} is of type {code}, but CuPy passes a Python int as 64 bits; "

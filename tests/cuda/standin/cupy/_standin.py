@@ -50,7 +50,7 @@ class OutOfMemoryError(MemoryError):
 class CUDARuntimeError(RuntimeError):
     """As cupy.cuda.runtime.CUDARuntimeError."""
 
-    names = {
+    _names = {
         100: "cudaErrorNoDevice: no CUDA-capable device is detected",
         101: "cudaErrorInvalidDevice: invalid device ordinal",
         35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
@@ -58,7 +58,7 @@ class CUDARuntimeError(RuntimeError):
 
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(self.names[status])
+        super().__init__(self._names[status])
 
 
 class _Op:
@@ -505,7 +505,7 @@ def sort(a: ndarray, axis: int = -1, kind: None = None) -> ndarray:
 
 
 def argsort(a: ndarray, axis: int = -1, kind: None = None) -> ndarray:
-    """int64 positions. Equal keys come in an order of chance: CuPy does not document another."""
+    """int64 positions. Equal keys come in an order of chance: CuPy says that it sorts stably, but no answer may hang on it."""
     _line("argsort", a)
     if axis not in (-1, 0) or kind is not None:
         raise TypeError("the stand-in for CuPy knows argsort(a) alone")
