@@ -22,7 +22,6 @@ import numpy as np
 
 from gpu_dedup.batch import I64, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import RunError
-from gpu_dedup.recipe import UNITS
 from gpu_dedup.run import Run
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
@@ -328,7 +327,7 @@ def _touch(backend: Backend) -> None:
     everyone = np.arange(len(tape), dtype=np.int64)
     stop = np.zeros(0, np.uint64)
     a, b = np.ones(16, np.uint32), np.zeros(16, np.uint32)
-    for unit in range(len(UNITS)):
+    for unit in range(5):  # token, word, char, byte, code
         made = backend.sketch(all_steps, everyone, unit, 2, stop, a, b)
         sets, set_offsets = backend.shingle_sets(all_steps, everyone, unit, 2, stop)
     keys = backend.band_keys(made.signatures, 4, 4)
