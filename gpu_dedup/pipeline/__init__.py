@@ -97,8 +97,8 @@ def dedup(
         elif target is not None:
             folder = stack.enter_context(OutputFolder(target, [s.rel for s in sources], run.overwrite))
         job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
+        stack.callback(job.clean)  # after the pool has let go of the tables
         stack.enter_context(job.pool)
-        stack.callback(job.clean)
         with progress.stage("start"):
             warm(backend, progress.note)
         sketcher = Sketcher.of(recipe, backend)
