@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_dedup.kernels.cuda import empty, launch
 from gpu_dedup.kernels.digest_ref import CHUNK, I64, check
-from gpu_dedup.kernels.tape_cuda import batches, stage, tile_rows
+from gpu_dedup.kernels.tape_cuda import batches, extent, stage, tile_rows
 
 BATCH = 256 << 20  # bytes of text at a time; a batch takes about as much device memory again
 CHUNKS = 64  # of a block of digest.cu
@@ -25,7 +25,7 @@ def digest(blob: Any, offsets: I64, batch: int = BATCH) -> Any:
     """
     import cupy
 
-    check(blob, offsets)
+    check(extent(blob), offsets)
     count = len(offsets) - 1
     everyone = np.arange(count, dtype=np.int64)
     out = empty(2 * count, np.uint64)

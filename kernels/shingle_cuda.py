@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.kernels.cuda import empty, launch, scan, zeros
-from gpu_dedup.kernels.tape_cuda import Staged, row_sizes, stage, tile_rows
+from gpu_dedup.kernels.tape_cuda import Staged, extent, row_sizes, stage, tile_rows
 from gpu_dedup.kernels.units_cuda import hash_units
 from gpu_dedup.kernels.units_ref import I64, U64, check
 
@@ -74,7 +74,7 @@ def shingle(blob: Any, offsets: I64, select: I64, unit: int, n: int, stop: U64) 
              the device
     raises   ValueError: arguments that leave the arrays; a batch too large
     """
-    check(blob, offsets, select, unit, n)
+    check(extent(blob), offsets, select, unit, n)
     if not len(select):
         return empty(0, np.uint64), zeros(1, np.int64), empty(0, np.int64)
     made = shingle_staged(stage(blob, offsets, select), unit, n, stops(stop))

@@ -10,7 +10,7 @@ from gpu_dedup.kernels.cuda import empty
 from gpu_dedup.kernels.minhash_cuda import minhash
 from gpu_dedup.kernels.minhash_ref import U32, check_slots
 from gpu_dedup.kernels.shingle_cuda import shingle_staged, stops
-from gpu_dedup.kernels.tape_cuda import batches, row_sizes, stage
+from gpu_dedup.kernels.tape_cuda import batches, extent, row_sizes, stage
 from gpu_dedup.kernels.units_ref import I64, U64, check
 
 BATCH = 64 << 20  # bytes of text at a time: enough to fill the largest device many times over
@@ -31,7 +31,7 @@ def sketch(
              repeats counted, stop shingles left out; on the device
     raises   ValueError: arguments that leave the arrays; m * k of 2**31 or more; a text too long for the device
     """
-    check(blob, offsets, select, unit, n)
+    check(extent(blob), offsets, select, unit, n)
     check_slots(a, b)
     slots = len(a)
     signatures = empty(len(select) * slots, np.uint32)

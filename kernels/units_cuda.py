@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.kernels.cuda import empty, launch, scan, zeros
-from gpu_dedup.kernels.tape_cuda import TILE, Staged, stage
+from gpu_dedup.kernels.tape_cuda import TILE, Staged, extent, stage
 from gpu_dedup.kernels.unicode import IGNORABLE, PUNCT, SINGLE, SPACE, WORD, class_table
 from gpu_dedup.kernels.units_ref import I64, U8, UNIT_BYTE, UNIT_CODE, UNIT_WORD, check
 
@@ -81,7 +81,7 @@ def units(blob: Any, offsets: I64, select: I64, unit: int) -> tuple[Any, Any]:
     returns  hashes uint64[u], rows int64[m + 1]: units before each text; on the device
     raises   ValueError: arguments that leave the arrays; a batch too large
     """
-    check(blob, offsets, select, unit, 1)
+    check(extent(blob), offsets, select, unit, 1)
     if not len(select):
         return empty(0, np.uint64), zeros(1, np.int64)
     hashes, rows, _ = hash_units(stage(blob, offsets, select), unit)
