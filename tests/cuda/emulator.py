@@ -123,7 +123,7 @@ def _cpu_text(text: str) -> tuple[str, list[tuple[str, str, str]]]:
     """The translation unit's kernels as (name, launch bounds, parameters), and its text made fit for g++."""
     kernels = [(m[3], m[1] or m[2] or "", m[4]) for m in SIGNATURE.finditer(text)]
     if len(kernels) != len(re.findall(r"\b__global__\b", text)):
-        raise EmulatorError("a __global__ function is not of the form: extern \"C\" __global__ void name(...) { ... }")
+        raise EmulatorError('a __global__ function is not of the form: extern "C" __global__ void name(...) { ... }')
 
     def pointer(match: re.Match[str]) -> str:
         kind = ALIGN.sub("", match[1]).strip()
@@ -142,11 +142,13 @@ def _glue(kernels: list[tuple[str, str, str]]) -> str:
         lines.append(f"static void emu_call_{name}(void **emu_args) {{ emu::apply({name}, emu_args); }}")
         lines.append(f"static void emu_signature_{name}(char *emu_out) {{ emu::signature({name}, emu_out); }}")
         first = bounds.split(",")[0].strip() or str(MAX_THREADS)
-        lines.append(f"static_assert(({first}) <= {MAX_THREADS}, \"launch bounds\");")
+        lines.append(f'static_assert(({first}) <= {MAX_THREADS}, "launch bounds");')
     calls = ", ".join(f"&emu_call_{name}" for name, _, _ in kernels)
     signatures = ", ".join(f"&emu_signature_{name}" for name, _, _ in kernels)
     bounds_list = ", ".join(f"({b.split(',')[0].strip() or MAX_THREADS})" for _, b, _ in kernels)
-    return "\n".join(lines) + f"""
+    return (
+        "\n".join(lines)
+        + f"""
 static const emu::Kernel emu_calls[] = {{{calls}}};
 static void (*const emu_signatures[])(char *) = {{{signatures}}};
 static const int emu_bounds[] = {{{bounds_list}}};
@@ -158,6 +160,7 @@ EMU_EXPORT int emu_launch(int number, const uint32_t *shape, uint64_t shared, vo
     return emu::launch(emu_calls[number], shape, shared, args, order, seed, text, size);
 }}
 """
+    )
 
 
 def _build(unit: str, stem: str) -> Path:
@@ -180,7 +183,7 @@ def _build(unit: str, stem: str) -> Path:
 
 
 def _static_shared(library: Path) -> tuple[dict[str, int], int]:
-    """Bytes of static shared memory by the function it belongs to, from the symbol table, and the file's other bytes."""
+    """Bytes of static shared memory by the function it is in, from the symbol table, and the file's other bytes."""
     symbols = _call(["nm", "-S", "--defined-only", str(library)]).stdout.splitlines()
     start = next((int(s.split()[0], 16) for s in symbols if s.endswith(" __start_emu_shared")), 0)
     stop = next((int(s.split()[0], 16) for s in symbols if s.endswith(" __stop_emu_shared")), 0)
@@ -317,7 +320,7 @@ def _triple(shape: Any, what: str) -> tuple[int, int, int]:
     if not isinstance(shape, tuple) or not 1 <= len(shape) <= 3:
         raise TypeError(f"{what} must be a tuple of one to three integers, not {shape!r}")
     values = tuple(int(v) for v in shape)
-    return (values + (1, 1, 1))[:3]  # type: ignore[return-value]
+    return (*values, 1, 1, 1)[:3]  # type: ignore[return-value]
 
 
 class Module:
@@ -331,7 +334,6 @@ class Module:
             ctypes.c_int, ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p),
             ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64,
         ]  # fmt: skip
-        self._lock = threading.Lock()  # shared memory and fibers are the library's own
         owned, other = _static_shared(library)
         names = [name for name, _, _ in parsed]
         other += sum(size for name, size in owned.items() if name not in names)
@@ -362,7 +364,8 @@ class Module:
             raise EmulatorError(f"{name}: {threads} threads a block; its launch bounds allow {kernel.max_threads}")
         if shared < 0 or kernel.static_shared + shared > MAX_SHARED:
             raise EmulatorError(
-                f"{name}: {kernel.static_shared} bytes of static and {shared} of dynamic shared memory; {MAX_SHARED} is the limit"
+                f"{name}: {kernel.static_shared} bytes of static and {shared} of dynamic shared memory; "
+                f"{MAX_SHARED} is the limit"
             )
         return grid + block
 
@@ -381,7 +384,7 @@ class Module:
             raise ValueError(f"order {order!r}; choose one of {ORDERS}")
         number = ("ascending", "descending", "shuffle").index(kind)
         message = ctypes.create_string_buffer(2048)
-        with self._lock:
+        with _launch_lock:
             code = self._dll.emu_launch(kernel.number, shape, shared, pointers, number, int(seed or 0), message, 2048)
         if code:
             raise EmulatorError(f"{self.title}: {name}, order {order}, {self._where(message.value.decode())}")
@@ -397,8 +400,8 @@ class Module:
         place = ""
         if tool and base:
             out = _call([tool, "-i", "-s", "-e", str(self.library), hex(int(match[1], 16) - base)]).stdout.split("\n")
-            lines = [line.split(" ")[0] for line in out if line and "?" not in line and not line.startswith("emulator.h")]
-            place = f" at {lines[0]}" if lines else ""
+            own = [line for line in out if line and "?" not in line and not line.startswith("emulator.h")]
+            place = f" at {own[0].split(' ')[0]}" if own else ""
         return message.replace(match[0], place)
 
     def run(
@@ -450,7 +453,7 @@ def scalar_bytes(kernel: str, parameter: str, code: str, value: Any) -> bytes:
             raise TypeError(f"{kernel}: parameter {parameter} is of type {code}, but None is given")
         return bytes(8)
     if isinstance(value, bool):
-        raise TypeError(f"{kernel}: parameter {parameter}: CuPy passes a Python bool as 64 bits; wrap it in a NumPy type")
+        raise TypeError(f"{kernel}: parameter {parameter}: CuPy passes a Python bool as 64 bits; use a NumPy type")
     if isinstance(value, int):
         if code not in ("i8", "u8"):
             raise TypeError(
@@ -471,6 +474,8 @@ def scalar_bytes(kernel: str, parameter: str, code: str, value: Any) -> bytes:
 _expanded: dict[str, str] = {}  # by source and settings; files do not change under a running process
 _loaded: dict[str, Module] = {}
 _load_lock = threading.Lock()
+# Signal handlers are the process's, shared memory and fibers the library's own: one launch at a time.
+_launch_lock = threading.Lock()
 
 
 def load_text(
@@ -490,7 +495,7 @@ def load_text(
         expanded = _expanded[asked]
         if expanded not in _loaded:
             body, parsed = _cpu_text(expanded)
-            unit = '#include "emulator.h"\nnamespace {\n' + body + "\n}  // namespace\n#line 1 \"glue.cpp\"\n" + _glue(parsed)
+            unit = f'#include "emulator.h"\nnamespace {{\n{body}\n}}  // namespace\n#line 1 "glue.cpp"\n{_glue(parsed)}'
             stem = re.sub(r"\W", "_", Path(title).stem)
             _loaded[expanded] = Module(_build(unit, stem), parsed, title)
         return _loaded[expanded]
@@ -531,16 +536,18 @@ def sanitized(arguments: Sequence[str], timeout: float = 300) -> subprocess.Comp
         raise EmulatorError("libasan or libubsan is missing (part of g++)")
     paths = [str(HERE), str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
+    command = [sys.executable, *arguments]
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=timeout, cwd=REPO, check=False
+        command, capture_output=True, text=True, env=environment, timeout=timeout, cwd=REPO, check=False
     )
 
 
 def sanitized_pytest(*arguments: str, timeout: float = 300) -> None:
-    """Run tests under the sanitizers: sanitized_pytest("tests/test_x.py", "-k", "small"). Raises with what they print."""
+    """Run tests under the sanitizers: sanitized_pytest("tests/test_x.py", "-k", "small"); raises with what they say."""
     done = sanitized(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], timeout)
     if done.returncode or " passed" not in done.stdout:
-        raise EmulatorError(f"under the sanitizers, exit {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}")
+        said = f"{done.stdout[-4000:]}\n{done.stderr[-6000:]}"
+        raise EmulatorError(f"under the sanitizers, exit {done.returncode}:\n{said}")
 
 
 def standin_environment(seed: int = 0, memory: int = 4 << 30, devices: int = 1) -> dict[str, str]:

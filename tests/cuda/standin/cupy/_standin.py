@@ -1,8 +1,9 @@
 """What stands behind the stand-in's names: devices, memory, streams and their work, arrays.
 
 Nothing runs when it is called. Work is queued per stream and runs when something waits for it, in an order that CUDA
-would allow and that `machine.seed` chooses: a missing wait shows as poison (0xCB), as an address outside every array, or
-as a result that changes with the seed. Kernels run under the emulator, each in an order of threads that the seed chooses.
+would allow and that `machine.seed` chooses: a missing wait shows as poison (0xCB), as an address outside every array,
+or as a result that changes with the seed. Kernels run under the emulator, each in an order of threads that the seed
+chooses.
 
 `machine` is what a test turns:
 
@@ -20,7 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class OutOfMemoryError(MemoryError):
 class CUDARuntimeError(RuntimeError):
     """As cupy.cuda.runtime.CUDARuntimeError."""
 
-    _names = {
+    _names: ClassVar[dict[int, str]] = {
         100: "cudaErrorNoDevice: no CUDA-capable device is detected",
         101: "cudaErrorInvalidDevice: invalid device ordinal",
         35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
@@ -221,7 +222,9 @@ class Stream:
     null: Stream
     _next = 1
 
-    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None) -> None:
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
+    ) -> None:
         if ptds:
             raise TypeError("per-thread default streams are not in the allow-list of the stand-in for CuPy")
         self.is_null = null
@@ -329,13 +332,15 @@ class ndarray:  # noqa: N801 - CuPy's name
         memory, start, shape, dtype, nbytes = self._block.memory, self._start, self.shape, self.dtype, self.nbytes
 
         def view() -> np.ndarray:
-            if not (memory.base or emulator.SANITIZE and memory.address):
+            if not (memory.base or (emulator.SANITIZE and memory.address)):
                 raise EmulatorError("queued work uses an array whose memory was given back on another stream")
             return memory.view[start : start + nbytes].view(dtype).reshape(shape)
 
         return view
 
-    def get(self, stream: Stream | None = None, order: str = "C", out: None = None, blocking: bool = True) -> np.ndarray:
+    def get(
+        self, stream: Stream | None = None, order: str = "C", out: None = None, blocking: bool = True
+    ) -> np.ndarray:
         if order != "C" or out is not None or not blocking:
             raise TypeError("the stand-in for CuPy knows get(stream=...) alone")
         _same_device("get", self)
@@ -361,7 +366,7 @@ class ndarray:  # noqa: N801 - CuPy's name
         return self._make(self._block, self._start, shape, new)
 
     def reshape(self, *shape: Any) -> ndarray:
-        new = np.broadcast_to(np.uint8(0), self.shape).reshape(*shape).shape if self.size else np.empty(self.shape).reshape(*shape).shape
+        new = np.empty(self.shape, np.dtype("V0")).reshape(*shape).shape  # NumPy's rules, no memory
         return self._make(self._block, self._start, new, self.dtype)
 
     def __getattr__(self, name: str) -> Any:
@@ -373,7 +378,7 @@ class ndarray:  # noqa: N801 - CuPy's name
     __array__ = __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = __contains__ = __setitem__ = _opaque
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _opaque  # type: ignore[assignment]
     __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __xor__ = _opaque
-    __truediv__ = __floordiv__ = __mod__ = __lshift__ = __rshift__ = __invert__ = __neg__ = __pow__ = __matmul__ = _opaque
+    __truediv__ = __floordiv__ = __mod__ = __lshift__ = __rshift__ = __invert__ = __neg__ = __pow__ = _opaque
     __array_ufunc__ = None
 
 
@@ -394,7 +399,9 @@ def _same_device(what: str, *arrays: ndarray) -> None:
         if not isinstance(a, ndarray):
             raise TypeError(f"{what}: a cupy.ndarray is needed, not {type(a).__name__}")
         if a._block.device != machine.device:
-            raise EmulatorError(f"{what}: an array of device {a._block.device} is used while device {machine.device} is current")
+            raise EmulatorError(
+                f"{what}: an array of device {a._block.device} is used while device {machine.device} is current"
+            )
 
 
 def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
@@ -434,7 +441,9 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, *, blocking: bo
     return _fill(empty(host.shape, host.dtype), host)
 
 
-def asnumpy(a: Any, stream: Stream | None = None, order: str = "C", out: None = None, *, blocking: bool = True) -> np.ndarray:
+def asnumpy(
+    a: Any, stream: Stream | None = None, order: str = "C", out: None = None, *, blocking: bool = True
+) -> np.ndarray:
     if not isinstance(a, ndarray):
         raise TypeError(f"asnumpy: a cupy.ndarray is needed, not {type(a).__name__}")
     return a.get(stream, order, out, blocking)
@@ -505,7 +514,7 @@ def sort(a: ndarray, axis: int = -1, kind: None = None) -> ndarray:
 
 
 def argsort(a: ndarray, axis: int = -1, kind: None = None) -> ndarray:
-    """int64 positions. Equal keys come in an order of chance: CuPy says that it sorts stably, but no answer may hang on it."""
+    """int64 positions. Equal keys in an order of chance: CuPy says it sorts stably, but no answer may hang on it."""
     _line("argsort", a)
     if axis not in (-1, 0) or kind is not None:
         raise TypeError("the stand-in for CuPy knows argsort(a) alone")
@@ -553,7 +562,7 @@ def take(a: ndarray, indices: ndarray, axis: int | None = None, out: ndarray | N
 
 # -------------------------------------------------------------------------------------------------------------- kernels
 
-OPTIONS = ("--std=c++17", "-std=c++17", "-lineinfo", "--generate-line-info", "-default-device", "--device-as-default-execution-space")
+OPTIONS = ("--std=c++17", "-std=c++17", "-lineinfo", "--generate-line-info")
 
 
 class RawModule:
@@ -582,7 +591,8 @@ class RawModule:
         title = "kernel.cu"
         module = emulator.load_text(self._code, title, self._folders, self._defines)
         if name not in module.kernels:
-            raise EmulatorError(f"CUDA_ERROR_NOT_FOUND: named symbol not found: {name}; there are {', '.join(module.kernels)}")
+            there = ", ".join(module.kernels)
+            raise EmulatorError(f"CUDA_ERROR_NOT_FOUND: named symbol not found: {name}; there are {there}")
         return RawKernel(module, name)
 
     def __getattr__(self, name: str) -> Any:
