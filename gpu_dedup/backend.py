@@ -170,7 +170,7 @@ class HostBackend:
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name = name
-        self.warmed = False
+        self.warmed: set[tuple[bool, bool]] = set()  # what `warm` has compiled
         self.kernels: dict[str, Any] = {
             stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
         }
@@ -291,23 +291,25 @@ def choose_backend(run: Run, input_bytes: int) -> tuple[Backend, str]:
     return host_backend("numba"), "CPU"
 
 
-def warm(backend: Backend, note: Callable[[str], None]) -> None:
-    """Compile every kernel in this one thread before others call it; a damaged cache is made anew on the way.
+def warm(backend: Backend, note: Callable[[str], None], near: bool = True, edit: bool = False) -> None:
+    """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
+
+    near  also those of sketches, collisions and verification; edit: also those of Levenshtein similarity
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
-    if not isinstance(backend, HostBackend) or backend.name != "numba" or backend.warmed:
+    if not isinstance(backend, HostBackend) or backend.name != "numba" or (near, edit) in backend.warmed:
         return
     from gpu_dedup.kernels import jit
 
     if jit.is_cold():
-        note("compiling kernels for this machine (first run only, about 20 seconds)")
-    jit.guarded(lambda: _touch(backend))
-    backend.warmed = True
+        note("compiling kernels for this machine (first run only, some 20 seconds)")
+    jit.guarded(lambda: _touch(backend, near, edit))
+    backend.warmed.add((near, edit))
 
 
-def _touch(backend: Backend) -> None:
-    """Call every kernel once, on arrays of the types that a run gives them."""
+def _touch(backend: Backend, near: bool, edit: bool) -> None:
+    """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import DIGITS, LOWER, NFKC, PUNCTUATION, WHITESPACE
 
     texts = [
@@ -323,7 +325,8 @@ def _touch(backend: Backend) -> None:
     backend.code_points(tape)
     all_steps = backend.normalise(tape, NFKC | LOWER | DIGITS | PUNCTUATION | WHITESPACE)
     backend.digest(all_steps)
-    points, point_offsets = backend.decode(all_steps)
+    if not near:
+        return
     everyone = np.arange(len(tape), dtype=np.int64)
     stop = np.zeros(0, np.uint64)
     a, b = np.ones(16, np.uint32), np.zeros(16, np.uint32)
@@ -336,11 +339,12 @@ def _touch(backend: Backend) -> None:
     offsets = backend.pair_offsets(starts, 256, 32)
     high, low = backend.bucket_pairs(members, starts, offsets, 0, len(members))
     backend.agreements(made.signatures, high, low)
-    for items, ends in ((sets, set_offsets), (points, point_offsets)):
+    for items, ends in [(sets, set_offsets), *([backend.decode(all_steps)] if edit else [])]:
         out = [np.full(len(tape), -1, np.int64) for _ in range(3)]
         backend.sweep(items, ends, high, low, 500_000, 1 << 62, LOWEST, everyone, *out)
         backend.join(items, ends, high, low, 500_000, 1 << 62, everyone, everyone.copy())
     backend.jaccard(sets, set_offsets, high, low)
-    backend.edit(points, point_offsets, high, low, 500_000)
+    if edit:
+        backend.edit(*backend.decode(all_steps), high, low, 500_000)
     backend.components(len(tape), high, low)
     backend.tree(len(tape), high, low)

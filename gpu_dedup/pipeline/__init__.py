@@ -100,7 +100,7 @@ def dedup(
         stack.callback(job.clean)  # after the pool has let go of the tables
         stack.enter_context(job.pool)
         with progress.stage("start"):
-            warm(backend, progress.note)
+            warm(backend, progress.note, recipe.method == "minhash", recipe.verify == "edit")
         sketcher = Sketcher.of(recipe, backend)
         first = "read, sketch" if recipe.method == "minhash" else "read, digest"
         with progress.stage(first, sum(s.size for s in sources)) as advance:
