@@ -1,0 +1,43 @@
+"""Shingle sets on the device (shingle_sets.cu); the definition is shingle_ref.shingle_sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.kernels.cuda import empty, launch, scan, zeros
+from gpu_dedup.kernels.ranks_cuda import check_sorted, group, numbers, values
+
+
+def unique_rows(hashes: Any, hash_rows: Any, total: int) -> tuple[Any, Any]:
+    """Sets of rows of hashes.
+
+    hashes     uint64[total] on the device
+    hash_rows  int64[rows + 1] on the device: row i has hashes[hash_rows[i]:hash_rows[i + 1]]; trusted
+    returns    items uint64[t], ascending and unique within a row, offsets int64[rows + 1]; on the device
+    raises     RuntimeError: the device sorted or summed wrongly
+    """
+    import cupy
+
+    rows = int(hash_rows.size) - 1
+    if not total:
+        return empty(0, np.uint64), zeros(rows + 1, np.int64)
+    size = np.int64(total)
+    groups = group(hashes)
+    kinds, own = values(groups, hashes), numbers(groups)
+    del groups
+    packed = empty(total, np.uint64)
+    launch("shingle_sets", "row_keys", total, (own, hash_rows, np.int64(rows), size, packed))
+    del own
+    packed = cupy.sort(packed)
+    flags = empty(total, np.int64)
+    report = zeros(1, np.uint32)
+    launch("shingle_sets", "set_flags", total, (packed, size, flags, report))
+    check_sorted(int(report.get()[0]), total)
+    places, count = scan(flags)
+    items = empty(count, np.uint64)
+    launch("shingle_sets", "set_items", total, (packed, flags, places, kinds, size, items))
+    offsets = empty(rows + 1, np.int64)
+    launch("shingle_sets", "set_rows", rows + 1, (hash_rows, np.int64(rows), places, offsets))
+    return items, offsets
