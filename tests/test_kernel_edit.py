@@ -103,6 +103,22 @@ def test_short_text_at_any_place_of_a_long_one() -> None:
             assert edit("cpu", inside, around, share + 1) == (-1, len(around))
 
 
+def test_all_changes_at_one_end_at_the_least_bound() -> None:
+    """The cost is spent before the path comes into the next blocks (or only after it left the others), but for the
+    difference of the lengths: nothing may be cut off that a path of exactly this cost needs."""
+    for n in (65, 128, 200, 330):
+        text = list(range(100, 100 + n))
+        for changes in (1, 7, 31, 32, 33, 60):
+            for extra in (1, 2, 40):
+                early = [*range(1000, 1000 + changes), *text[changes:], *range(2000, 2000 + extra)]
+                late = [*range(2000, 2000 + extra), *text[: n - changes], *range(1000, 1000 + changes)]
+                for other in (early, late):
+                    same, longest = n - changes, n + extra
+                    share = same * 10**6 // longest
+                    assert edit("cpu", text, other, share) == (same, longest)
+                    assert edit("cpu", text, other, share + 1) == (-1, longest)
+
+
 words = st.lists(st.integers(0, 3), max_size=90) | st.lists(st.integers(0, 400), max_size=140)
 
 
