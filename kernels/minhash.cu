@@ -42,13 +42,15 @@ extern "C" __global__ void __launch_bounds__(512) minhash(const u64 *hashes, con
     for (u32 g = threadIdx.x; g < groups; g += blockDim.x) {
         const i64 row = row_of(group_rows, low, high, begin + g);
         const i64 from = group_rows[row], to = group_rows[row + 1];
-        const i64 last = hash_rows[row + 1] - 1;
         const i64 at = hash_rows[row] + (begin + g - from) * GROUP;
+        const i64 after = hash_rows[row + 1] - 1 - at;
+        const u32 last = after < GROUP - 1 ? (u32)after : GROUP - 1;
+        const u64 *own = hashes + at;
         uint4 four;
-        four.x = (u32)(hashes[at] >> 32);
-        four.y = (u32)(hashes[at + 1 < last ? at + 1 : last] >> 32);
-        four.z = (u32)(hashes[at + 2 < last ? at + 2 : last] >> 32);
-        four.w = (u32)(hashes[at + 3 < last ? at + 3 : last] >> 32);
+        four.x = (u32)(own[0] >> 32);
+        four.y = (u32)(own[min(1u, last)] >> 32);
+        four.z = (u32)(own[min(2u, last)] >> 32);
+        four.w = (u32)(own[last] >> 32);
         held[g] = four;
         rows_of[g] = (u32)(row - low);
         const bool whole = from >= begin && to <= begin + GROUPS;
@@ -64,18 +66,20 @@ extern "C" __global__ void __launch_bounds__(512) minhash(const u64 *hashes, con
         const u32 end = ends[g] & (WHOLE - 1u);
         const bool whole = (ends[g] & WHOLE) != 0;
         u32 least = 0xFFFFFFFFu;
+        const uint4 *next = held + g, *const stop = held + end, *const full = next + ((end - g) & ~7u);
+        g = end;
 #pragma unroll 1
-        for (; g + 8 <= end; g += 8) {
+        for (; next != full; next += 8) {
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
-                const uint4 x = held[g + i];
+                const uint4 x = next[i];
                 least = min(min(least, factor * x.x + addend), factor * x.y + addend);
                 least = min(min(least, factor * x.z + addend), factor * x.w + addend);
             }
         }
 #pragma unroll 1
-        for (; g < end; g++) {
-            const uint4 x = held[g];
+        for (; next != stop; next++) {
+            const uint4 x = *next;
             least = min(min(least, factor * x.x + addend), factor * x.y + addend);
             least = min(min(least, factor * x.z + addend), factor * x.w + addend);
         }
