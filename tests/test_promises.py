@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_dedup.recipe import Recipe
 
-SMALL = settings(max_examples=25)
+SMALL = settings(max_examples=20)
 VOCABULARY = [*corpora.ENGLISH[:12], "深", "夜", "ﬁn", "Straße", "-", "\U0001f600"]
 
 
@@ -41,7 +41,7 @@ recipes = st.builds(
     threshold_ppm=st.sampled_from([300_000, 500_000, 800_000, 1_000_000]),
     keep=st.sampled_from(["first", "longest", "shortest", "max:score", "min:score"]),
     witness=st.sampled_from(["lowest", "best"]),
-    bands=st.just(256),
+    bands=st.just(80),  # a pair at 0.3 is missed with a chance of 0.7 ** 80 < 1e-12
     rows=st.just(1),
     sieve_cut=st.just(0),
 )
