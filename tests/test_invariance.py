@@ -174,7 +174,7 @@ def test_kept_lines_are_the_same_bytes_in_every_compression(tmp_path: Path) -> N
     assert contents[0] == contents[1] == contents[2]
 
 
-# SHA-256 of the decisions, checked against the oracle's when they were written down. A recipe keeps its meaning on every
+# SHA-256 of the decisions, checked against the oracle's when they were written down. A recipe keeps its meaning on any
 # Python, NumPy, Numba, machine and later version; where one of these has to change, recipe.DEFINITIONS changes too.
 GOLDEN = {
     "default": "adaea4672873a044ed28c06c11e0433fb7268e09fb7f22dc7139485de225aaac",
