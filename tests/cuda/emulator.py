@@ -544,7 +544,9 @@ def sanitized(arguments: Sequence[str], timeout: float = 300) -> subprocess.Comp
 
 def sanitized_pytest(*arguments: str, timeout: float = 300) -> None:
     """Run tests under the sanitizers: sanitized_pytest("tests/test_x.py", "-k", "small"); raises with what they say."""
-    done = sanitized(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], timeout)
+    done = sanitized(
+        ["-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], timeout
+    )
     if done.returncode or " passed" not in done.stdout:
         said = f"{done.stdout[-4000:]}\n{done.stderr[-6000:]}"
         raise EmulatorError(f"under the sanitizers, exit {done.returncode}:\n{said}")
