@@ -34,7 +34,7 @@ ALLOWED = {
     "report": {"errors", "batch", "recipe", "progress", "__init__"},
 }
 # Helpers of more than one operation; a kernel may import these and the files of its own operation.
-SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "cuda", "tape_cuda"}
+SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "cuda", "tape_cuda", "ranks_cuda"}
 # An operation that fuses others may import their helpers.
 FUSES = {
     "shingle": {"units"},
