@@ -221,9 +221,20 @@ def _tape(array: Any) -> Tape:
     return Tape(blob, np.frombuffer(offsets, np.int64, count=array.offset + n + 1)[array.offset :])
 
 
+def _nbytes(batch: Any) -> int:
+    """Bytes of a batch, without what its slices leave out."""
+    total = 0
+    for column in batch.columns:
+        try:
+            total += column.nbytes
+        except pa.ArrowException:  # pyarrow before 22 cannot tell of string_view and binary_view
+            total += _as_bytes(column).nbytes if _is_text(column.type) else column.get_total_buffer_size()
+    return total
+
+
 def _pieces(batch: Any, most: int) -> Iterator[Any]:
     """The batch in pieces of at most so many bytes, or one row; no batch without rows."""
-    if batch.num_rows > 1 and batch.nbytes > most:
+    if batch.num_rows > 1 and _nbytes(batch) > most:
         half = batch.num_rows // 2
         yield from _pieces(batch.slice(0, half), most)
         yield from _pieces(batch.slice(half), most)
@@ -305,7 +316,7 @@ class ParquetReader(Reader):
             for batch in self._batches(group):
                 for piece in _pieces(batch, OVERSIZE * self._batch):
                     held.append(piece)
-                    held_bytes += piece.nbytes
+                    held_bytes += _nbytes(piece)
                     count = sum(one.num_rows for one in held)
                     if held_bytes >= self._batch:
                         nbytes = min(share - self._bytes, left * count // max(rows, 1))
