@@ -183,13 +183,14 @@ class Nvrtc:
         assert self.dll.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
         self.version = (major.value, minor.value)
 
-    def compile(self, text: str, name: str, architecture: str) -> tuple[bool, str]:
+    def compile(
+        self, text: str, name: str, architecture: str, options: tuple[str, ...] = ("--std=c++17",)
+    ) -> tuple[bool, str]:
         program = ctypes.c_void_p()
         code = self.dll.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
         assert code == 0, self.dll.nvrtcGetErrorString(code)
-        words = ("--std=c++17", f"--gpu-architecture={architecture}", f"-I{KERNELS}", "--ptxas-options=-v")
-        options = [word.encode() for word in words]
-        code = self.dll.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        words = [word.encode() for word in (*options, f"--gpu-architecture={architecture}", "--ptxas-options=-v")]
+        code = self.dll.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
         size = ctypes.c_size_t()
         self.dll.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
@@ -239,13 +240,15 @@ def bounds(text: str) -> dict[str, int]:
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.name)
 def test_nvrtc(file, nvrtc):
     """Every kernel compiles for every architecture without a warning and without a register spilled to memory."""
-    text = file.read_text(encoding="utf-8")
+    from gpu_dedup.kernels import cuda
+
+    text = cuda.source(file.stem)  # as the launchers give it to NVRTC
     kernels = re.findall(r"__global__[^(]*\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(", code(text))
     threads = bounds(text)
     assert kernels
     for compiler in nvrtc:
         for architecture in ARCHITECTURES:
-            good, log = compiler.compile(text, file.name, architecture)
+            good, log = compiler.compile(text, file.name, architecture, cuda.OPTIONS)
             where = f"{file.name} for {architecture} by NVRTC {compiler.version[0]}.{compiler.version[1]}"
             assert good, f"{where}:\n{log}"
             # "ptxas info" and its continuation are what -v asked for.

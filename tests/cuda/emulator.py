@@ -9,7 +9,8 @@ Arrays are copied into memory that ends at a page nobody may touch, and back. A 
 order may show (a list filled by atomics), give `order=` for a single one.
 
 With GPU_DEDUP_SANITIZE=1 kernels are built with ASan and UBSan and arrays are heap blocks of their exact size with red
-zones: `sanitized_pytest` runs tests so, in a process of its own.
+zones: `sanitized_pytest` runs tests so, in a process of its own. GPU_DEDUP_COVERAGE names a folder where kernels are
+built with gcov's counters: kernel_coverage.py shows the lines that tests leave out.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 POISON = 0xCB
 PAGE = mmap.PAGESIZE
 SANITIZE = os.environ.get("GPU_DEDUP_SANITIZE") == "1"
+COVERAGE = os.environ.get("GPU_DEDUP_COVERAGE")
 
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-unknown-pragmas")
 COMMON = ("-std=c++17", "-g", "-fPIC", "-shared", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fvisibility=hidden")
@@ -164,22 +166,34 @@ EMU_EXPORT int emu_launch(int number, const uint32_t *shape, uint64_t shared, vo
 
 
 def _build(unit: str, stem: str) -> Path:
-    flags = (*COMMON, *(SANITIZED if SANITIZE else PLAIN))
+    flags = (*COMMON, *(SANITIZED if SANITIZE else PLAIN), *(("--coverage",) if COVERAGE else ()))
     version = _call([str(compiler()), "-dumpfullversion", "-dumpmachine"]).stdout
     key = hashlib.sha256("\0".join([unit, HEADER.read_text(), version, *flags]).encode()).hexdigest()[:24]
-    folder = _cache()
+    if COVERAGE:  # counters are written beside the library when the process ends
+        folder = Path(COVERAGE) / f"{stem}-{key}"
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = _cache()
     library = folder / f"{stem}-{key}.so"
     if library.exists():
+        return library
+    if COVERAGE:
+        (folder / f"{stem}.cpp").write_text(unit)
+        _compile([*flags, f"-I{HERE}", "-o", str(library), str(folder / f"{stem}.cpp")], stem)
         return library
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         source = Path(temporary) / f"{stem}.cpp"
         source.write_text(unit)
         built = Path(temporary) / "built.so"
-        done = _call([str(compiler()), *flags, *WARNINGS, f"-I{HERE}", "-o", str(built), str(source)])
-        if done.returncode:
-            raise EmulatorError(f"{stem} does not compile:\n{done.stderr}")
+        _compile([*flags, f"-I{HERE}", "-o", str(built), str(source)], stem)
         built.replace(library)
     return library
+
+
+def _compile(arguments: Sequence[str], stem: str) -> None:
+    done = _call([str(compiler()), *WARNINGS, *arguments])
+    if done.returncode:
+        raise EmulatorError(f"{stem} does not compile:\n{done.stderr}")
 
 
 def _static_shared(library: Path) -> tuple[dict[str, int], int]:
