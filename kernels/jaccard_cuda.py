@@ -9,7 +9,8 @@ import numpy as np
 from gpu_dedup.kernels.cuda import empty, function, launch, scan, zeros
 
 THREADS = 128
-PEAK = 48  # device memory in bytes per pair, items aside: both sides, tiles, result; long pairs take 4 bytes a tile more
+# Device memory in bytes per pair, items aside: both sides, tiles, result. Long pairs take 4 bytes a tile more.
+PEAK = 48
 
 
 def jaccard(items: Any, offsets: Any, left: Any, right: Any) -> Any:

@@ -20,7 +20,8 @@ PPM = 1_000_000
 
 @inline
 def _too_long(offsets: I64, a: int, b: int, limit: int) -> bool:
-    return max(offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b]) > limit
+    too_long: bool = max(offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b]) > limit
+    return too_long
 
 
 @jit

@@ -36,7 +36,9 @@ def test_agreements(device_cupy, rng, slots):
     right = rng.integers(0, 41, 150)
     for pairs in (0, 1, 8, 9, 63, 64, 65, 150):
         arrays = [device_cupy.asarray(np.ascontiguousarray(a)) for a in (signatures, left[:pairs], right[:pairs])]
-        same(module("collide").agreements(*arrays).get(), collide_ref.agreements(signatures, left[:pairs], right[:pairs]))
+        same(
+            module("collide").agreements(*arrays).get(), collide_ref.agreements(signatures, left[:pairs], right[:pairs])
+        )
 
 
 def test_agreements_by_hand(device_cupy):
@@ -60,7 +62,9 @@ KEYS = {
     "one": np.array([5], np.uint64),
     "all equal": np.full(700, 0xFFFFFFFFFFFFFFFF, np.uint64),
     "all different": np.arange(700, dtype=np.uint64)[::-1].copy(),
-    "extremes": np.array([0, 0xFFFFFFFFFFFFFFFF, 0x8000000000000000, 0, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF], np.uint64),
+    "extremes": np.array(
+        [0, 0xFFFFFFFFFFFFFFFF, 0x8000000000000000, 0, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF], np.uint64
+    ),
     "low half only": np.array([1, 1 << 32, 1, (1 << 32) + 1, 1 << 32], np.uint64),
 }
 
@@ -148,7 +152,12 @@ def test_an_order_with_a_position_twice_is_noticed(standin, emulated):
     cupy = importlib.import_module("cupy")
     launch = importlib.import_module("gpu_dedup.kernels.cuda").launch
     keys = cupy.asarray(np.array([5, 5, 5, 8], np.uint64))
-    for order, wrong, total in (([1, 0, 2, 3], 0, 6), ([1, 1, 2, 3], 0, 7), ([1, 0, 9, 3], 2, 13), ([3, 0, 1, 2], 1, 6)):
+    for order, wrong, total in (
+        ([1, 0, 2, 3], 0, 6),
+        ([1, 1, 2, 3], 0, 7),
+        ([1, 0, 9, 3], 2, 13),
+        ([3, 0, 1, 2], 1, 6),
+    ):
         report = cupy.zeros((2,), np.uint32)
         order_d = cupy.asarray(np.array(order, np.int64))
         launch("ranks", "key_runs", 4, (keys, order_d, np.int64(4), cupy.empty((4,), np.int64), report))

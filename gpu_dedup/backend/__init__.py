@@ -3,26 +3,31 @@
 | backend | what                                            | for                        |
 | numpy   | the definition: plain, checked, allowed slow    | tests, reading, tiny input |
 | numba   | fused loops per document in cache, without GIL  | every CPU                  |
+| cuda    | CUDA kernels; text goes up once per batch       | NVIDIA GPUs                |
 
 All backends return the same bits for the same arguments, whatever the batch or thread. `numpy` and `numba` are sets of
 kernel modules with equal function names and signatures (``kernels/*_ref.py`` and ``kernels/*_cpu.py``), so one class
-binds either. A device backend gives its own class with these methods; what `normalise` returns is then a tape that
-lives on the device, and callers treat it as opaque.
+binds either. `cuda` (cuda.py) has its own class with these methods; it keeps device copies of what it returned and of
+tables that it was given more than once, and marks these arrays read-only for that.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gpu_dedup.batch import I64, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import RunError
 from gpu_dedup.run import Run
+
+if TYPE_CHECKING:
+    from gpu_dedup.backend.cuda import CudaBackend
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
@@ -276,19 +281,39 @@ def host_backend(name: str) -> HostBackend:
 
 
 TINY_INPUT = 96 << 10  # bytes; below, NumPy is done before Numba is imported
+# Bytes; below, a CPU is done before a GPU is awake (CuPy's import and the driver's start: 2 to 3 s).
+WORTH_A_GPU = 128 << 20
 
 
 def choose_backend(run: Run, input_bytes: int) -> tuple[Backend, str]:
-    """The backend of a run and the reason, in words. `input_bytes` is a guess of the size once decompressed."""
+    """The backend of a run and the reason, in words. `input_bytes` is a guess of the size once decompressed.
+
+    A GPU that was asked for (--device gpu, --backend cuda) is used or the run ends: raises RunError with the remedy.
+    """
     if run.backend == "cuda" or run.device == "gpu":
-        raise RunError(
-            "no CUDA backend in this version of gpu-dedup; the CPU backend gives the same bits: use --device cpu or auto"
-        )
+        gpu = _gpu()
+        return gpu, f"asked for; {gpu.device}"
     if run.backend is not None:
         return host_backend(run.backend), "asked for"
     if input_bytes <= TINY_INPUT:
         return host_backend("numpy"), "tiny input"
-    return host_backend("numba"), "CPU"
+    if run.device == "cpu":
+        return host_backend("numba"), "CPU asked for"
+    if importlib.util.find_spec("cupy") is None:
+        return host_backend("numba"), "CPU; for a GPU install gpu-dedup[cuda12] or [cuda13]"
+    if input_bytes < WORTH_A_GPU:
+        return host_backend("numba"), f"CPU; under {WORTH_A_GPU >> 20} MiB of input a GPU is not worth its start"
+    try:
+        gpu = _gpu()
+    except RunError as error:
+        return host_backend("numba"), f"CPU; {error}"
+    return gpu, gpu.device
+
+
+def _gpu() -> CudaBackend:
+    from gpu_dedup.backend.cuda import cuda_backend
+
+    return cuda_backend(0)
 
 
 def warm(backend: Backend, note: Callable[[str], None], near: bool = True, edit: bool = False) -> None:
@@ -298,14 +323,25 @@ def warm(backend: Backend, note: Callable[[str], None], near: bool = True, edit:
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
-    if not isinstance(backend, HostBackend) or backend.name != "numba" or (near, edit) in backend.warmed:
+    if isinstance(backend, HostBackend):
+        if backend.name != "numba":
+            return
+        warmed = backend.warmed
+    else:
+        from gpu_dedup.backend.cuda import CudaBackend
+
+        if not isinstance(backend, CudaBackend):
+            return
+        backend.note = note
+        warmed = backend.warmed
+    if (near, edit) in warmed:
         return
     from gpu_dedup.kernels import jit
 
     if jit.is_cold():
         note("compiling kernels for this machine (first run only, some 20 seconds)")
     jit.guarded(lambda: _touch(backend, near, edit))
-    backend.warmed.add((near, edit))
+    warmed.add((near, edit))
 
 
 def _touch(backend: Backend, near: bool, edit: bool) -> None:
