@@ -2,10 +2,10 @@
 
     python benchmarks/sass_minhash.py [--arch 90 ...] [--limit 1.9] [--write]
 
-Compiles kernels/minhash.cu with nvcc for each architecture, disassembles it with nvdisasm and finds the loops of the kernel
-`minhash` by their backward branches. The inner loop is the one with most integer multiply-adds (one per shingle: a thread has
-one slot). Everything between its label and its branch counts, loop overhead included. For sm_90 more than --limit is exit
-code 1. `--write` keeps the table as benchmarks/results/sass_minhash.json.
+Compiles kernels/minhash.cu with nvcc for each architecture, disassembles it with nvdisasm and finds the loops of the
+kernel `minhash` by their backward branches. The inner loop is the one with most integer multiply-adds (one per shingle:
+a thread has one slot). Everything between its label and its branch counts, loop overhead included. For sm_90 more than
+--limit is exit code 1. `--write` keeps the table as benchmarks/results/sass_minhash.json.
 
 nvcc comes with the CUDA toolkit; nvdisasm too, or from PyPI: pip install nvidia-cuda-nvdisasm
 """

@@ -2,8 +2,8 @@
 #include "tape.cuh"
 
 // signatures uint32[m, slots]; out uint64[m, bands]
-extern "C" __global__ void __launch_bounds__(256) band_keys(const u32 *signatures, i64 m, u32 slots, u32 bands, u32 rows,
-                                                           u64 *out) {
+extern "C" __global__ void __launch_bounds__(256) band_keys(
+    const u32 *signatures, i64 m, u32 slots, u32 bands, u32 rows, u64 *out) {
     const i64 i = position();
     if (i >= m * bands) return;
     const u32 band = (u32)(i % bands);

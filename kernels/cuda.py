@@ -1,8 +1,8 @@
 """How CUDA kernels are compiled and launched: one loader, cached per device, and the one scan that launchers share.
 
-A `.cu` file of this folder is compiled by NVRTC through CuPy on first use (CuPy keeps the result in its own cache folder).
-Its `.cuh` files are put in place of their includes, so that no include path is needed and the cache key covers them.
-Importing this module touches neither CuPy nor a driver. Work goes to CuPy's current stream on its current device.
+A `.cu` file of this folder is compiled by NVRTC through CuPy on first use (CuPy keeps the result in its own cache
+folder). Its `.cuh` files are put in place of their includes, so that no include path is needed and the cache key covers
+them. Importing this module touches neither CuPy nor a driver. Work goes to CuPy's current stream on its current device.
 """
 
 from __future__ import annotations

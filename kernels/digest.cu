@@ -1,8 +1,8 @@
 // Two seeded digests of each text; the definition is digest_ref.py.
 //
-// XXH64 takes 32 bytes a step in four sums of 8 bytes: four threads per chunk, one sum each, both seeds at once, so that a
-// warp reads eight chunks and each step of one is a whole sector of memory. Thread 0 of the four then finishes the first
-// seed, thread 1 the second. A text's chunk hashes are combined by one thread per text and seed.
+// XXH64 takes 32 bytes a step in four sums of 8 bytes: four threads per chunk, one sum each, both seeds at once, so
+// that a warp reads eight chunks and each step of one is a whole sector of memory. Thread 0 of the four then finishes
+// the first seed, thread 1 the second. A text's chunk hashes are combined by one thread per text and seed.
 #include "tape.cuh"
 
 #define CHUNK 4096
@@ -39,10 +39,10 @@ __device__ __forceinline__ u64 avalanche(u64 h) {
     return h ^ (h >> 32);
 }
 
-// words: a staged text. chunk_rows int64[rows + 1]: chunks before each row; rows_at: tile_rows of tiles of 64 chunks, the
-// chunks of a block. out uint64[2 * chunks]: first all hashes of seed 0, then those of GOLDEN.
-extern "C" __global__ void __launch_bounds__(256) chunk_digests(const u64 *words, const i64 *offsets, const i64 *chunk_rows,
-                                                               const i64 *rows_at, i64 chunks, u64 *out) {
+// words: a staged text. chunk_rows int64[rows + 1]: chunks before each row; rows_at: tile_rows of tiles of 64 chunks,
+// the chunks of a block. out uint64[2 * chunks]: first all hashes of seed 0, then those of GOLDEN.
+extern "C" __global__ void __launch_bounds__(256) chunk_digests(
+    const u64 *words, const i64 *offsets, const i64 *chunk_rows, const i64 *rows_at, i64 chunks, u64 *out) {
     const i64 chunk = position() >> 2;
     const u32 which = threadIdx.x & 3u;
     i64 at = 0, size = 0;

@@ -1,12 +1,12 @@
 // MinHash signatures of shingle hashes; the definition is minhash_ref.py.
 //
-// One slot a thread, its minimum in a register. Shingles stream past from shared memory, four to a 16-byte read that all
-// threads of a warp share, and two of them enter a three-way minimum (VIMNMX3 on sm_90): multiply-add, half a minimum and a
-// quarter of a load per shingle and slot, which is below the two issue slots that the multiply-add itself takes on hardware
-// with one integer multiplier per two lanes. benchmarks/sass_minhash.py counts.
+// One slot a thread, its minimum in a register. Shingles stream past from shared memory, four to a 16-byte read that
+// all threads of a warp share, and two of them enter a three-way minimum (VIMNMX3 on sm_90): multiply-add, half a
+// minimum and a quarter of a load per shingle and slot, which is below the two issue slots that the multiply-add itself
+// takes on hardware with one integer multiplier per two lanes. benchmarks/sass_minhash.py counts.
 //
-// Work is cut by tiles of shingles, not by rows: a tile holds many short rows or a piece of a long one. A row is padded to
-// whole groups of four by repeating its last shingle, which changes no minimum and leaves no remainder to the loop.
+// Work is cut by tiles of shingles, not by rows: a tile holds many short rows or a piece of a long one. A row is padded
+// to whole groups of four by repeating its last shingle, which changes no minimum and leaves no remainder to the loop.
 #include "tape.cuh"
 
 #define GROUP 4
@@ -28,9 +28,9 @@ extern "C" __global__ void __launch_bounds__(256) fill_empty(u32 *signatures, i6
 
 // group_rows: groups before each row. rows_at: tile_rows of tiles of GROUPS groups. signatures uint32[rows, slots], all
 // ones before. Blocks along y take the slots, blockDim.x each.
-extern "C" __global__ void __launch_bounds__(512) minhash(const u64 *hashes, const i64 *hash_rows, const i64 *group_rows,
-                                                          const i64 *rows_at, i64 rows, const u32 *a, const u32 *b,
-                                                          u32 slots, u32 *signatures) {
+extern "C" __global__ void __launch_bounds__(512) minhash(
+    const u64 *hashes, const i64 *hash_rows, const i64 *group_rows, const i64 *rows_at, i64 rows, const u32 *a,
+    const u32 *b, u32 slots, u32 *signatures) {
     __shared__ uint4 held[GROUPS];
     __shared__ u32 rows_of[GROUPS];  // row of each group, counted from the tile's first
     __shared__ u32 ends[GROUPS];     // end of the row's groups in this tile, and WHOLE if no other tile has any

@@ -1,4 +1,5 @@
-// The hash definitions of mix64.py, modulo 2**64, and the integer types of every kernel. No header of CUDA or C is needed.
+// The hash definitions of mix64.py, modulo 2**64, and the integer types of every kernel. No header of CUDA or C is
+// needed.
 #pragma once
 
 typedef unsigned char u8;

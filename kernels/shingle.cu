@@ -23,8 +23,8 @@ extern "C" __global__ void __launch_bounds__(256) window_counts(const i64 *unit_
 }
 
 // window_rows: windows before each row. rows_at: tile_rows of tiles of TILE units.
-extern "C" __global__ void __launch_bounds__(THREADS) shingle(const u64 *units, const i64 *unit_rows, const i64 *window_rows,
-                                                             const i64 *rows_at, i64 rows, u32 n, u64 *hashes) {
+extern "C" __global__ void __launch_bounds__(THREADS) shingle(
+    const u64 *units, const i64 *unit_rows, const i64 *window_rows, const i64 *rows_at, i64 rows, u32 n, u64 *hashes) {
     __shared__ u64 held[TILE + 999];
     const i64 begin = (i64)blockIdx.x * TILE;
     const i64 total = unit_rows[rows];
@@ -72,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(256) stop_compact(const u64 *hashes
     if (kept[w] > before) out[before] = hashes[w];
 }
 
-extern "C" __global__ void __launch_bounds__(256) stop_rows(const i64 *window_rows, i64 rows, const i64 *kept, i64 *out) {
+extern "C" __global__ void __launch_bounds__(256) stop_rows(
+    const i64 *window_rows, i64 rows, const i64 *kept, i64 *out) {
     const i64 r = position();
     if (r <= rows) out[r] = window_rows[r] ? kept[window_rows[r] - 1] : 0;
 }

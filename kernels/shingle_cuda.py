@@ -68,10 +68,10 @@ def shingle(blob: Any, offsets: I64, select: I64, unit: int, n: int, stop: U64) 
     """Shingle hashes of chosen texts, in text order, repeats kept, stop shingles left out.
 
     blob     uint8 on the device, at any address: valid UTF-8 (lone surrogates as three bytes), trusted, not checked
-    offsets  int64[d + 1], select int64[m], stop uint64[s] on the host, as in shingle_ref.shingle; the chosen texts have at
-             most tape_cuda.LARGEST bytes together
-    returns  hashes uint64[total], hash_offsets int64[m + 1], windows int64[m] (shingles before stops were taken out), on
-             the device
+    offsets  int64[d + 1], select int64[m], stop uint64[s] on the host, as in shingle_ref.shingle; the chosen texts have
+             at most tape_cuda.LARGEST bytes together
+    returns  hashes uint64[total], hash_offsets int64[m + 1], windows int64[m] (shingles before stops were taken out),
+             on the device
     raises   ValueError: arguments that leave the arrays; a batch too large
     """
     check(extent(blob), offsets, select, unit, n)

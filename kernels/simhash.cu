@@ -1,8 +1,8 @@
 // SimHash of rows of shingle hashes; the definition is simhash_ref.py.
 //
-// A warp takes 32 hashes at a time, one a lane, and turns them as two 32 x 32 matrices of bits: lane i then has bit i of all
-// 32, and a row's share of them is one mask and one population count. That is 40 instructions of a warp for 32 hashes and 64
-// sums, where adding bit after bit takes 200.
+// A warp takes 32 hashes at a time, one a lane, and turns them as two 32 x 32 matrices of bits: lane i then has bit i
+// of all 32, and a row's share of them is one mask and one population count. That is 40 instructions of a warp for 32
+// hashes and 64 sums, where adding bit after bit takes 200.
 #include "tape.cuh"
 
 #define FULL 0xFFFFFFFFu
@@ -21,8 +21,8 @@ __device__ __forceinline__ u32 turn(u32 x, u32 lane) {
 }
 
 // rows_at: tile_rows of tiles of PER_WARP hashes, which are one warp's. ones uint32[rows, 64], zeros before.
-extern "C" __global__ void __launch_bounds__(256) bit_counts(const u64 *hashes, const i64 *hash_rows, const i64 *rows_at,
-                                                            i64 rows, i64 tiles, u32 *ones) {
+extern "C" __global__ void __launch_bounds__(256) bit_counts(
+    const u64 *hashes, const i64 *hash_rows, const i64 *rows_at, i64 rows, i64 tiles, u32 *ones) {
     const i64 tile = position() >> 5;
     if (tile >= tiles) return;  // whole warps
     const u32 lane = threadIdx.x & 31u;
@@ -61,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(256) bit_counts(const u64 *hashes, 
 }
 
 // One warp per half a row. out uint32[rows, 2]: low half first.
-extern "C" __global__ void __launch_bounds__(256) majorities(const u32 *ones, const i64 *hash_rows, i64 rows, u32 *out) {
+extern "C" __global__ void __launch_bounds__(256) majorities(
+    const u32 *ones, const i64 *hash_rows, i64 rows, u32 *out) {
     const i64 i = position();
     if ((i >> 6) >= rows) return;  // whole warps
     const i64 row = i >> 6;

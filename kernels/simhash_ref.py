@@ -2,9 +2,9 @@
 
     bit i of a document = 1 if more than half of its shingle hashes have bit i set, else 0
 
-which is the sign of the sum over the SET of its shingles of +1 for a set bit and -1 for a clear one, weight 1 each (Charikar
-2002): sum > 0, so a tie gives 0. The kernel counts what it is given; that no hash comes twice is for the caller to see to
-(shingle_ref.shingle_sets). A document without shingles has 0 and must meet no other.
+which is the sign of the sum over the SET of its shingles of +1 for a set bit and -1 for a clear one, weight 1 each
+(Charikar 2002): sum > 0, so a tie gives 0. The kernel counts what it is given; that no hash comes twice is for the
+caller to see to (shingle_ref.shingle_sets). A document without shingles has 0 and must meet no other.
 """
 
 from __future__ import annotations

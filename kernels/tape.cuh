@@ -1,9 +1,10 @@
-// What the kernels on text share: where a thread stands among rows of unequal length, and unaligned words of a staged text.
+// What the kernels on text share: where a thread stands among rows of unequal length, and unaligned words of a staged
+// text.
 #pragma once
 #include "mix64.cuh"
 
-// Rows lie end to end: row r is offsets[r] to offsets[r + 1], empty rows allowed. The last row of [low, high] that begins
-// at or before `at`; offsets[low] <= at must hold. A row found for a place inside the rows is never empty.
+// Rows lie end to end: row r is offsets[r] to offsets[r + 1], empty rows allowed. The last row of [low, high] that
+// begins at or before `at`; offsets[low] <= at must hold. A row found for a place inside the rows is never empty.
 __device__ __forceinline__ i64 row_of(const i64 *offsets, i64 low, i64 high, i64 at) {
     while (low < high) {
         const i64 middle = low + (high - low + 1) / 2;

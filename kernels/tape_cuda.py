@@ -1,4 +1,4 @@
-"""Staged texts: the chosen ones of a batch end to end in aligned device memory (tape.cu), and cutting batches by bytes."""
+"""Staged texts: the chosen ones of a batch end to end in aligned device memory (tape.cu); cutting batches by bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // Units of a staged text (tape.cu) and their hashes; the definition is units_ref.py.
 //
-// Tiles of 4,096 bytes, 16 bytes a thread. Whether a unit begins at a code point depends on the last code point before it
-// that is not ignorable, at any distance, so the road is
+// Tiles of 4,096 bytes, 16 bytes a thread. Whether a unit begins at a code point depends on the last code point before
+// it that is not ignorable, at any distance, so the road is
 //
 //     boundaries   one bit per byte: a text begins here (and at the end of the last)
 //     tile_states  what the last such code point of each tile was: in a run, not in a run, or the tile has none
@@ -11,8 +11,8 @@
 //     unit_rows    units before each text
 //     unit_hash    one thread per unit
 //
-// A unit's end here is where the code point stands that closes it: ignorable ones that trail a run lie inside, and as they
-// enter no hash nothing changes. Units of single bytes need none of this: byte_hash.
+// A unit's end here is where the code point stands that closes it: ignorable ones that trail a run lie inside, and as
+// they enter no hash nothing changes. Units of single bytes need none of this: byte_hash.
 #include "tape.cuh"
 #include "utf8.cuh"
 
@@ -33,9 +33,9 @@ __device__ __forceinline__ u32 action_at(const u8 *text, i64 at, int unit, const
 }
 
 // One thread per tile, backwards from its end: a step or two, unless a tile is full of ignorable code points.
-extern "C" __global__ void __launch_bounds__(128) tile_states(const u8 *text, i64 size, const u32 *bits, int unit,
-                                                             const u16 *stage1, const u8 *actions, i64 tiles, i64 *known,
-                                                             u8 *states) {
+extern "C" __global__ void __launch_bounds__(128) tile_states(
+    const u8 *text, i64 size, const u32 *bits, int unit, const u16 *stage1, const u8 *actions, i64 tiles, i64 *known,
+    u8 *states) {
     const i64 tile = position();
     if (tile >= tiles) return;
     const i64 begin = tile * TILE;
@@ -238,8 +238,9 @@ __device__ __noinline__ u64 odd_hash(const u8 *text, i64 begin, i64 end, const u
     return h;
 }
 
-extern "C" __global__ void __launch_bounds__(256) unit_hash(const u64 *words, const u32 *first, const u32 *end, const u32 *odd,
-                                                           i64 units, const u16 *stage1, const u8 *actions, u64 *hashes) {
+extern "C" __global__ void __launch_bounds__(256) unit_hash(
+    const u64 *words, const u32 *first, const u32 *end, const u32 *odd, i64 units, const u16 *stage1, const u8 *actions,
+    u64 *hashes) {
     const i64 number = position();
     if (number >= units) return;
     i64 at = (i64)first[number];

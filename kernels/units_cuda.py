@@ -15,7 +15,7 @@ BREAK, RUN, SINGLE_UNIT, IGNORE = range(4)  # what a code point does; as in utf8
 
 
 def actions(unit: int) -> U8:
-    """uint8[blocks * 128]: the second stage of unicode.class_table with classes replaced by what they do under `unit`."""
+    """uint8[blocks * 128]: second stage of unicode.class_table, classes replaced by what they do under `unit`."""
     of_class = np.full(64, BREAK, np.uint8)
     for bits in range(64):
         if unit == UNIT_WORD:
@@ -67,7 +67,9 @@ def hash_units(staged: Staged, unit: int) -> tuple[Any, Any, int]:
     unit_rows = empty(staged.rows + 1, np.int64)
     launch("units", "unit_rows", staged.rows + 1, (first, np.int64(count), staged.offsets, rows, unit_rows))
     hashes = empty(count, np.uint64)
-    launch("units", "unit_hash", count, (staged.text.view(np.uint64), first, end, odd, np.int64(count), *classes, hashes))
+    launch(
+        "units", "unit_hash", count, (staged.text.view(np.uint64), first, end, odd, np.int64(count), *classes, hashes)
+    )
     return hashes, unit_rows, count
 
 
