@@ -3,6 +3,7 @@ backend."""
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -21,8 +22,6 @@ sys.path.insert(1, str(REPO / "tests" / "cuda"))
 
 from cuda_fixtures import device_cupy, emulated, standin  # noqa: E402, F401 - known to all tests from here
 
-BACKENDS = ("numpy", "numba", "cuda")
-
 # Same examples on every machine and run; a shared CI core is no place for deadlines.
 settings.register_profile(
     "fixed",
@@ -38,6 +37,7 @@ def require_cuda() -> bool:
     return os.environ.get("GPU_DEDUP_REQUIRE_CUDA") == "1"
 
 
+@functools.cache
 def cuda_missing() -> str | None:
     """Why there is no CUDA backend to test here; None if there is one."""
     if not any((REPO / "kernels").glob("*_cuda.py")):
@@ -79,16 +79,18 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
 
 
-@pytest.fixture(params=BACKENDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test body for every backend. Where cuda cannot run it takes no part, and one test says so for all of them
+    (tests/test_backends.py): it skips with the reason, or fails where GPU_DEDUP_REQUIRE_CUDA=1."""
+    if "backend_name" in metafunc.fixturenames:
+        names = ["numpy", "numba", *(["cuda"] if cuda_missing() is None else [])]
+        metafunc.parametrize("backend_name", names, indirect=True)
+
+
+@pytest.fixture
 def backend_name(request: pytest.FixtureRequest) -> str:
-    """Each backend's name. cuda skips with its reason, and fails instead where GPU_DEDUP_REQUIRE_CUDA=1."""
+    """Name of the backend that this test is for."""
     name: str = request.param
-    if name == "cuda":
-        reason = cuda_missing()
-        if reason is not None:
-            if require_cuda():
-                pytest.fail(f"GPU_DEDUP_REQUIRE_CUDA=1, but cuda cannot be tested: {reason}")
-            pytest.skip(f"cuda: {reason}")
     return name
 
 

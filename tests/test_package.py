@@ -32,7 +32,9 @@ def build(tree: Path, kind: str, into: Path) -> None:
     """Call the build backend as pip does, in a process of its own."""
     into.mkdir(exist_ok=True)
     code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, str(into)], cwd=tree, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(into)], cwd=tree, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
