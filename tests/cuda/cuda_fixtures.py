@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -48,7 +49,8 @@ def _pop_cupy() -> dict[str, ModuleType]:
     return {n: sys.modules.pop(n) for n in list(sys.modules) if n.partition(".")[0] in REAL}
 
 
-def _standin() -> Iterator[Any]:
+def _standin(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Orders of streams, threads and ties follow from the test's name; GPU_DEDUP_STANDIN=seed=7 gives others."""
     need(emulator.missing())
     folder = str(emulator.HERE / "standin")
     real = _pop_cupy()
@@ -56,6 +58,7 @@ def _standin() -> Iterator[Any]:
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
     machine = importlib.import_module("cupy._standin").machine
+    machine.reset(seed=machine.seed + zlib.crc32(request.node.nodeid.partition("::")[2].encode()))
     try:
         yield machine
         machine.wait(list(machine.pending))  # what nobody waited for must not fault either
@@ -68,16 +71,16 @@ def _standin() -> Iterator[Any]:
 
 
 @pytest.fixture
-def standin() -> Iterator[Any]:
+def standin(request: pytest.FixtureRequest) -> Iterator[Any]:
     """`import cupy` gives the stand-in; the value is its `machine` (tests/cuda/standin/cupy/_standin.py)."""
-    yield from _standin()
+    yield from _standin(request)
 
 
 @pytest.fixture(params=["standin", "gpu"])
 def device_cupy(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """The module `cupy`: the stand-in, and CuPy itself where a GPU is; GPU_DEDUP_REQUIRE_CUDA=1: one must be."""
     if request.param == "standin":
-        for _ in _standin():
+        for _ in _standin(request):
             yield importlib.import_module("cupy")
         return
     from conftest import cuda_missing, require_cuda
