@@ -269,10 +269,10 @@ class _Block:
     def __init__(self, size: int) -> None:
         self.device = machine.device
         self.rounded = -(-size // ROUND) * ROUND
-        self.generation = machine.generation
         self.stream = machine.stream
         machine.devices[self.device].reserve(self.rounded)
         self.memory = emulator.Memory(size)
+        self.generation = machine.generation  # last: a block that was refused has nothing to give back
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
