@@ -6,7 +6,7 @@
 //     boundaries   one bit per byte: a text begins here (and at the end of the last)
 //     tile_states  what the last such code point of each tile was: in a run, not in a run, or the tile has none
 //     tile_known   after a scan of "has one": the states of the tiles that have one, end to end
-//     unit_count   units that begin in each tile
+//     unit_count   per thread, at which of its bytes units begin and end; units that begin in each tile
 //     unit_mark    after a scan of the counts: first byte and end of each unit
 //     unit_rows    units before each text
 //     unit_hash    one thread per unit
@@ -61,42 +61,40 @@ extern "C" __global__ void __launch_bounds__(256) tile_known(const i64 *known, c
     if (known[tile] > before) list[before] = states[tile];
 }
 
-// Masks over the 16 bytes of a thread, bit i for byte i.
-struct Marks {
-    u32 starts;  // a unit begins
-    u32 single;  // ... and is this code point alone
-    u32 closes;  // the open unit ends
-    u32 odd;     // an ignorable code point inside the open unit
-    u32 sizes;   // two bits each: bytes of the code point - 1
-};
-
-// Called by all threads of the block; holds one barrier.
-__device__ __forceinline__ Marks marks_of(const uint4 *text, i64 size, const u32 *bits, int unit, const u16 *stage1,
-                                          const u8 *actions, const i64 *known, const u8 *list, u32 *warp_states) {
+// marks: two words per thread, each of two masks over its 16 bytes, bit i for byte i, the first in the low half:
+//     x  a unit begins; the open unit ends
+//     y  a unit begins and is this code point alone; an ignorable code point inside the open unit
+// counts: units that begin in each tile.
+extern "C" __global__ void __launch_bounds__(THREADS) unit_count(
+    const uint4 *text, i64 size, const u32 *bits, int unit, const u16 *stage1, const u8 *actions, const i64 *known,
+    const u8 *list, uint2 *marks, i64 *counts) {
+    __shared__ u32 warp_states[THREADS / 32];
+    __shared__ u32 total;
+    if (threadIdx.x == 0) total = 0;
     const i64 tile = (i64)blockIdx.x;
     const i64 at = tile * TILE + (i64)threadIdx.x * BYTES;
     const uint4 here = text[at >> 4];
-    const u32 words[5] = {here.x, here.y, here.z, here.w, ((const u32 *)text)[(at >> 2) + 4]};
-    u32 lead = 0, run = 0, ignored = 0, single = 0, sizes = 0;
+    const u32 words[4] = {here.x, here.y, here.z, here.w};
+    u32 lead = 0, wide = 0, run = 0, ignored = 0, single = 0;
 #pragma unroll
-    for (u32 i = 0; i < BYTES; i++) {
-        const u32 c = (words[i / 4] >> (8 * (i % 4))) & 255u;
-        if (is_lead(c) && at + i < size) {
-            u32 action;
-            if (c < 0x80u) {
-                action = ascii_action(c, unit);
-            } else {
-                const u32 b = (words[(i + 1) / 4] >> (8 * ((i + 1) % 4))) & 255u;
-                const u32 d = (words[(i + 2) / 4] >> (8 * ((i + 2) % 4))) & 255u;
-                const u32 e = (words[(i + 3) / 4] >> (8 * ((i + 3) % 4))) & 255u;
-                action = wide_action(code_point(c, b, d, e), unit, stage1, actions);
-                sizes |= (size_of(c) - 1u) << (2 * i);
-            }
-            lead |= 1u << i;
-            run |= (u32)(action == ACT_RUN) << i;
-            single |= (u32)(action == ACT_SINGLE) << i;
-            ignored |= (u32)(action == ACT_IGNORE) << i;
-        }
+    for (u32 k = 0; k < 4; k++) {
+        const u32 w = words[k];
+        u32 runs, singles;
+        ascii_actions(w & 0x7F7F7F7Fu, unit, runs, singles);
+        lead |= top_bits(~w) << (4 * k);
+        wide |= top_bits(w & (w << 1)) << (4 * k);  // 0xC0 and above
+        run |= top_bits(runs & ~w) << (4 * k);
+        single |= top_bits(singles & ~w) << (4 * k);
+    }
+    const u32 valid = size - at >= BYTES ? 0xFFFFu : size > at ? (1u << (u32)(size - at)) - 1u : 0u;
+    lead = (lead | wide) & valid, run &= valid, single &= valid;
+    for (u32 left = wide & valid; left; left &= left - 1u) {
+        const u32 i = (u32)__ffs((int)left) - 1u;
+        const u8 *place = (const u8 *)text + at + i;
+        const u32 action = wide_action(code_point(place[0], place[1], place[2], place[3]), unit, stage1, actions);
+        run |= (u32)(action == ACT_RUN) << i;
+        single |= (u32)(action == ACT_SINGLE) << i;
+        ignored |= (u32)(action == ACT_IGNORE) << i;
     }
     const u32 boundary = (bits[at >> 5] >> (u32)(at & 16)) & 0xFFFFu;
     const u32 relevant = (lead & ~ignored) | boundary;
@@ -131,38 +129,28 @@ __device__ __forceinline__ Marks marks_of(const uint4 *text, i64 size, const u32
     }
     if (carry) inside |= other & ~(other + 1u);  // the irrelevant bytes before the first relevant one
     const u32 open = (inside << 1) | carry;      // in a run before byte i
-    Marks out;
-    out.single = single;
-    out.starts = single | (run & ~(open & ~boundary));
-    out.closes = open & (boundary | (lead & ~ignored & ~run)) & 0xFFFFu;
-    out.odd = ignored & open & ~boundary;
-    out.sizes = sizes;
-    return out;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) unit_count(const uint4 *text, i64 size, const u32 *bits, int unit,
-                                                                const u16 *stage1, const u8 *actions, const i64 *known,
-                                                                const u8 *list, i64 *counts) {
-    __shared__ u32 warp_states[THREADS / 32];
-    __shared__ u32 total;
-    if (threadIdx.x == 0) total = 0;
-    const Marks marks = marks_of(text, size, bits, unit, stage1, actions, known, list, warp_states);
-    atomicAdd(&total, (u32)__popc(marks.starts));
+    const u32 starts = single | (run & ~(open & ~boundary));
+    const u32 closes = open & (boundary | (lead & ~ignored & ~run));
+    const u32 odd = ignored & open & ~boundary;
+    marks[position()] = make_uint2(starts | (closes << 16), single | (odd << 16));
+    // The sum of a warp by adding it up across its lanes, then one atomic each.
+    u32 sum = (u32)__popc(starts);
+#pragma unroll
+    for (u32 step = 16; step; step /= 2) sum += __shfl_xor_sync(FULL, sum, (int)step);
+    if (lane == 0) atomicAdd(&total, sum);
     __syncthreads();
-    if (threadIdx.x == 0) counts[blockIdx.x] = (i64)total;
+    if (threadIdx.x == 0) counts[tile] = (i64)total;
 }
 
-// counts: inclusive sums of what unit_count wrote. odd: one bit per unit, zeros before.
-extern "C" __global__ void __launch_bounds__(THREADS) unit_mark(const uint4 *text, i64 size, const u32 *bits, int unit,
-                                                               const u16 *stage1, const u8 *actions, const i64 *known,
-                                                               const u8 *list, const i64 *counts, u32 *first, u32 *end,
-                                                               u32 *odd) {
-    __shared__ u32 warp_states[THREADS / 32];
+// marks: as unit_count wrote them. counts: inclusive sums of its counts. odd: one bit per unit, zeros before.
+extern "C" __global__ void __launch_bounds__(THREADS) unit_mark(
+    const u8 *text, const uint2 *marks, const i64 *counts, u32 *first, u32 *end, u32 *odd) {
     __shared__ u32 warp_counts[THREADS / 32];
     const i64 tile = (i64)blockIdx.x;
-    const Marks marks = marks_of(text, size, bits, unit, stage1, actions, known, list, warp_states);
+    const uint2 own_marks = marks[position()];
+    const u32 starts = own_marks.x & 0xFFFFu, single = own_marks.y & 0xFFFFu;
     const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
-    const u32 own = (u32)__popc(marks.starts);
+    const u32 own = (u32)__popc(starts);
     u32 sum = own;
 #pragma unroll
     for (u32 step = 1; step < 32; step *= 2) {
@@ -175,19 +163,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) unit_mark(const uint4 *tex
     for (u32 w = 0; w < warp; w++) base += warp_counts[w];
     const i64 rank = (tile ? counts[tile - 1] : 0) + (i64)base;  // units that begin before the thread's first byte
     const i64 at = tile * TILE + (i64)threadIdx.x * BYTES;
-    for (u32 left = marks.closes; left; left &= left - 1u) {
+    for (u32 left = own_marks.x >> 16; left; left &= left - 1u) {
         const u32 i = (u32)__ffs((int)left) - 1u;
-        end[rank + __popc(marks.starts & ((1u << i) - 1u)) - 1] = (u32)(at + i);
+        end[rank + __popc(starts & ((1u << i) - 1u)) - 1] = (u32)(at + i);
     }
-    for (u32 left = marks.starts; left; left &= left - 1u) {
+    for (u32 left = starts; left; left &= left - 1u) {
         const u32 i = (u32)__ffs((int)left) - 1u;
-        const i64 number = rank + __popc(marks.starts & ((1u << i) - 1u));
+        const i64 number = rank + __popc(starts & ((1u << i) - 1u));
         first[number] = (u32)(at + i);
-        if ((marks.single >> i) & 1u) end[number] = (u32)(at + i + 1u + ((marks.sizes >> (2 * i)) & 3u));
+        if ((single >> i) & 1u) end[number] = (u32)(at + i) + size_of(text[at + i]);
     }
-    for (u32 left = marks.odd; left; left &= left - 1u) {
+    for (u32 left = own_marks.y >> 16; left; left &= left - 1u) {
         const u32 i = (u32)__ffs((int)left) - 1u;
-        const i64 number = rank + __popc(marks.starts & ((1u << i) - 1u)) - 1;
+        const i64 number = rank + __popc(starts & ((1u << i) - 1u)) - 1;
         atomicOr(&odd[number >> 5], 1u << (u32)(number & 31));
     }
 }

@@ -56,14 +56,15 @@ def hash_units(staged: Staged, unit: int) -> tuple[Any, Any, int]:
     launch("units", "tile_known", staged.tiles, (known, states, tiles, listed))
     counts = empty(staged.tiles, np.int64)
     # 16 bytes a thread, a tile a block.
-    launch("units", "unit_count", TILE // 16 * staged.tiles, (staged.text, *common, known, listed, counts))
+    marks = empty(2 * TILE // 16 * staged.tiles, np.uint32)
+    launch("units", "unit_count", TILE // 16 * staged.tiles, (staged.text, *common, known, listed, marks, counts))
     counts, count = scan(counts)
     first = empty(count, np.uint32)
     end = empty(count, np.uint32)
     odd = zeros(count // 32 + 1, np.uint32)
     if count:
-        marked = (staged.text, *common, known, listed, counts, first, end, odd)
-        launch("units", "unit_mark", TILE // 16 * staged.tiles, marked)
+        launch("units", "unit_mark", TILE // 16 * staged.tiles, (staged.text, marks, counts, first, end, odd))
+    del marks
     unit_rows = empty(staged.rows + 1, np.int64)
     launch("units", "unit_rows", staged.rows + 1, (first, np.int64(count), staged.offsets, rows, unit_rows))
     hashes = empty(count, np.uint64)

@@ -43,3 +43,27 @@ __device__ __forceinline__ u32 wide_action(u32 point, int unit, const u16 *stage
     if (unit == UNIT_CHAR) return ACT_SINGLE;
     return actions[((u32)stage1[point >> 7] << 7) | (point & 127u)];
 }
+
+// Four bytes of a word side by side, an answer in the top bit of each; the bytes must be below 0x80.
+
+__device__ __forceinline__ u32 at_least(u32 word, u32 c) { return word + (0x80u - c) * 0x01010101u; }
+
+__device__ __forceinline__ u32 between(u32 word, u32 first, u32 last) {
+    return at_least(word, first) & ~at_least(word, last + 1u);
+}
+
+// ascii_action of four characters: where it is ACT_RUN, and where ACT_SINGLE.
+__device__ __forceinline__ void ascii_actions(u32 word, int unit, u32 &run, u32 &single) {
+    run = single = 0;
+    if (unit == UNIT_CHAR) {
+        single = ~0u;
+    } else if (unit == UNIT_WORD) {
+        run = ~(between(word, 0x20u, 0x20u) | between(word, 0x09u, 0x0Du));
+    } else {
+        run = between(word | 0x20202020u, 'a', 'z') | between(word, '0', '9') | between(word, '_', '_');
+        if (unit == UNIT_CODE) single = between(word, 0x21u, 0x7Eu) & ~run;
+    }
+}
+
+// The top bits of the four bytes as bits 0 to 3.
+__device__ __forceinline__ u32 top_bits(u32 word) { return (((word >> 7) & 0x01010101u) * 0x10204080u) >> 28; }

@@ -1,4 +1,4 @@
-"""CUDA kernels on text against their definitions, bit for bit: on the stand-in for CuPy, and on a GPU where there is one.
+"""CUDA kernels on text against their definitions, bit for bit: on the stand-in for CuPy, and on a GPU if there is one.
 
 What `test_small_...` covers runs a second time under ASan and UBSan, with device arrays that are heap blocks of their
 exact size.
