@@ -1,7 +1,7 @@
 """CUDA kernels of collisions, verification and shingle sets against the definition, bit for bit.
 
-Each body runs on the stand-in for CuPy, where the kernels themselves are executed on the CPU, and on CuPy where there is
-a GPU.
+Each body runs on the stand-in for CuPy, where the kernels themselves are executed on the CPU, and on CuPy where there
+is a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The CUDA backend: the same functions as the others, arrays in and out on the host, the work on one GPU.
 
-    text       JSON, UTF-8 and normalising stay on the host (the numba kernels). A normalised tape goes up once, whole, at
-               its first use, and digest, sketch and shingle sets of the batch are made from that copy
+    text       JSON, UTF-8 and normalising stay on the host (numba kernels). A normalised tape goes up once, whole,
+               at its first use; digest, sketch and shingle sets of the batch are made from that copy
     tables     signatures, buckets and sets that several calls look at stay on the device while their host arrays live.
                Such an array is marked read-only: a change would not reach the copy
     memory     a budget of the memory that was free at the start. Work is cut by bytes to fit in it; where the device
@@ -252,7 +252,9 @@ class CudaBackend:
 
     def digest(self, tape: Tape) -> U64:
         from gpu_dedup.kernels.digest_cuda import BATCH, digest
+        from gpu_dedup.kernels.digest_ref import check as check_text
 
+        check_text(tape.blob, tape.offsets)
         every = np.arange(len(tape), dtype=np.int64)
         self._too_long(tape, every)
 
@@ -267,7 +269,9 @@ class CudaBackend:
 
     def sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
         from gpu_dedup.kernels.sketch_cuda import BATCH, PEAK, PEAK_WITH_STOPS, sketch
+        from gpu_dedup.kernels.units_ref import check as check_text
 
+        check_text(tape.blob, tape.offsets, select, unit, n)
         self._too_long(tape, select)
 
         def work(budget: int) -> Sketches:

@@ -1,5 +1,6 @@
-"""A GPU, found or refused: what stands in the way of the CUDA backend, each with its remedy. CuPy is imported here only,
-and only when asked for."""
+"""A GPU, found or refused: what stands in the way of the CUDA backend, each with its remedy.
+
+CuPy is imported by `load_cupy`, when a GPU is asked for, never before."""
 
 from __future__ import annotations
 
@@ -97,13 +98,14 @@ def count_devices(cupy: Any) -> int:
         driver = _driver(cupy)
         if not driver:
             raise RunError(
-                f"no NVIDIA driver on this machine; install one (nvidia-smi must work; in a container pass --gpus all), {ON_CPU}"
+                "no NVIDIA driver on this machine; install one (nvidia-smi must work; in a container pass --gpus all), "
+                f"{ON_CPU}"
             ) from None
         if status == OLD_DRIVER:
             built = version_text(int(runtime.runtimeGetVersion()))
             raise RunError(
-                f"the driver knows CUDA {version_text(driver)}, but this CuPy is made for CUDA {built}; update the driver, "
-                f"or install the CuPy for it (pip install 'gpu-dedup[cuda{driver // 1000}]'), {ON_CPU}"
+                f"the driver knows CUDA {version_text(driver)}, but this CuPy is made for CUDA {built}; update the "
+                f"driver, or install the CuPy for it (pip install 'gpu-dedup[cuda{driver // 1000}]'), {ON_CPU}"
             ) from None
         if status == NO_DEVICE:
             count = 0
@@ -172,6 +174,6 @@ def compile_one(cupy: Any, index: int) -> None:
     except Exception as error:
         built = int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
         raise RunError(
-            f"GPU {index} does not run a small kernel ({first_line(error)}); install NVRTC and the headers that belong to "
-            f"this CuPy (pip install 'gpu-dedup[cuda{built}]'), see gpu-dedup doctor, {ON_CPU}"
+            f"GPU {index} does not run a small kernel ({first_line(error)}); install NVRTC and the headers that belong "
+            f"to this CuPy (pip install 'gpu-dedup[cuda{built}]'), see gpu-dedup doctor, {ON_CPU}"
         ) from None
