@@ -82,7 +82,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test body for every backend. Where cuda cannot run it takes no part, and one test says so for all of them
     (tests/test_backends.py): it skips with the reason, or fails where GPU_DEDUP_REQUIRE_CUDA=1."""
-    if "backend_name" in metafunc.fixturenames:
+    chosen = any("backend_name" in str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "backend_name" in metafunc.fixturenames and not chosen:
         names = ["numpy", "numba", *(["cuda"] if cuda_missing() is None else [])]
         metafunc.parametrize("backend_name", names, indirect=True)
 
@@ -97,6 +98,10 @@ def backend_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def backend(backend_name: str):
     """The backend itself: one test body runs on all of them."""
+    if backend_name == "cuda":
+        from gpu_dedup.backend.cuda import cuda_backend
+
+        return cuda_backend(0)
     from gpu_dedup.backend import host_backend
 
     return host_backend(backend_name)

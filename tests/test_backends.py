@@ -9,7 +9,7 @@ from gpu_dedup.backend import Backend
 
 
 def test_cuda_takes_part() -> None:
-    """Skips with the reason, so that a run without a GPU says what it did not test; GPU_DEDUP_REQUIRE_CUDA=1 fails it."""
+    """Skips with the reason, so that a run says what it did not test; with GPU_DEDUP_REQUIRE_CUDA=1 it fails."""
     reason = cuda_missing()
     if reason is not None and require_cuda():
         pytest.fail(f"GPU_DEDUP_REQUIRE_CUDA=1, but no test can run on cuda: {reason}")

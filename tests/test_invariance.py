@@ -11,6 +11,7 @@ from typing import Any
 import corpora
 import harness
 import pytest
+from conftest import cuda_missing
 from harness import Ran
 
 from gpu_dedup.recipe import Recipe
@@ -98,6 +99,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "numba 20 KB memory": {"backend": "numba", "threads": 7, "memory": 20_000, "batch_bytes": 4096},
     "numpy 20 KB memory": {"backend": "numpy", "threads": 7, "memory": 20_000},
 }
+if cuda_missing() is None:
+    SETTINGS["cuda"] = {"backend": "cuda", "threads": 1}
+    SETTINGS["cuda 3 threads"] = {"backend": "cuda", "threads": 3, "batch_bytes": 100_000}
+    SETTINGS["cuda 20 KB memory"] = {"backend": "cuda", "threads": 2, "batch_bytes": 3000, "memory": 20_000}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -147,9 +152,8 @@ def pack(folder: Path, packing: list[tuple[str, int]]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("backend_of_run", ["numpy", "numba"])
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_packing_changes_nothing(tmp_path: Path, packing: str, backend_of_run: str) -> None:
+def test_packing_changes_nothing(tmp_path: Path, packing: str, backend_name: str) -> None:
     recipe = Recipe(keep="min:score", cluster="connected", threshold_ppm=700_000)
     plain = harness.run(
         pack(tmp_path / "plain", [("x.jsonl", 40)] * 1 + [("y{i}.jsonl", 10**9)]),
@@ -158,7 +162,7 @@ def test_packing_changes_nothing(tmp_path: Path, packing: str, backend_of_run: s
         backend="numpy",
     )
     ran = harness.run(
-        pack(tmp_path / "in", PACKINGS[packing]), tmp_path / "o2", recipe, backend=backend_of_run, threads=2
+        pack(tmp_path / "in", PACKINGS[packing]), tmp_path / "o2", recipe, backend=backend_name, threads=2
     )
     assert decisions(ran) == decisions(plain)
     assert ran.ids == plain.ids
@@ -185,11 +189,11 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_decisions(name: str, tmp_path: Path) -> None:
+def test_golden_decisions(name: str, tmp_path: Path, backend_name: str) -> None:
     rng = random.Random("golden")
     rows = corpora.planted("golden", clusters=24, huge=10_000).rows
     words = corpora.made_up(rng, 300)
     rows += [{"id": f"g{i}", "text": " ".join(corpora.exchange(rng, words, i % 30)), "score": -i} for i in range(90)]
     source = harness.write_rows(tmp_path / "in" / "a.jsonl", rows)
-    ran = harness.run(source, tmp_path / "out", Recipe(**RECIPES[name]), backend="numba", threads=2)
+    ran = harness.run(source, tmp_path / "out", Recipe(**RECIPES[name]), backend=backend_name, threads=2)
     assert hashlib.sha256(json.dumps(decisions(ran)).encode()).hexdigest() == GOLDEN[name]

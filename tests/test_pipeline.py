@@ -33,8 +33,8 @@ def prose(start: int, words: int = 150) -> str:
     return " ".join(WORDS[start : start + words])
 
 
-@pytest.fixture(params=["numpy", "numba"])
-def go(request: pytest.FixtureRequest, tmp_path: Path) -> Go:
+@pytest.fixture
+def go(backend_name: str, tmp_path: Path) -> Go:
     """go(lines or rows or {rel: lines or rows}, **recipe) runs on one backend and reads back the result."""
     count = 0
 
@@ -53,7 +53,7 @@ def go(request: pytest.FixtureRequest, tmp_path: Path) -> Go:
             else:
                 harness.write_rows(folder / rel, rows)
             paths.append(folder / rel)
-        return harness.run(paths, tmp_path / f"out{count}", Recipe(**recipe), backend=request.param, **(run or {}))
+        return harness.run(paths, tmp_path / f"out{count}", Recipe(**recipe), backend=backend_name, **(run or {}))
 
     return call
 
@@ -629,7 +629,7 @@ def near_heavy() -> list[dict[str, Any]]:
     return [{"id": i, "text": " ".join(corpora.exchange(rng, WORDS[:60], 1))} for i in range(1000)]
 
 
-@pytest.mark.parametrize("go", ["numba"], indirect=True)  # a thousand texts that all meet are slow in NumPy
+@pytest.mark.parametrize("backend_name", ["numba"], indirect=True)  # a thousand texts that all meet are slow in NumPy
 def test_max_removed_stops_before_writing(go: Go, tmp_path: Path) -> None:
     rows = near_heavy()
     with pytest.raises(RunError, match="max-removed"):
