@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 
 from gpu_dedup.progress import bytes_text
 from gpu_dedup.report import versions
@@ -74,8 +74,8 @@ def _backends() -> Iterator[tuple[str, str]]:
     for name, why in (("numpy", "the definition; for tiny inputs"), ("numba", "for every CPU")):
         problem = _backend_problem(name)
         yield name, f"available: {why}" if problem is None else f"not available: {problem}"
-    yield "cuda", "not built in this version; numba gives the same answer on the CPU"
-    yield "CuPy", _cupy()
+    problem = _gpu_problem()
+    yield "cuda", "available: for NVIDIA GPUs, see below" if problem is None else f"not available: {problem}"
 
 
 def _backend_problem(name: str) -> str | None:
@@ -90,21 +90,51 @@ def _backend_problem(name: str) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def _cupy() -> str:
+def _gpu_problem() -> str | None:
+    """Why no GPU can be used, with the remedy; None if one can. The first GPU is opened as a run opens it."""
+    from gpu_dedup.errors import RunError
+
     try:
-        cupy = import_module("cupy")
-    except ImportError as error:
-        return f"not importable ({error})"
+        from gpu_dedup.backend.cuda import cuda_backend
+
+        cuda_backend(0)
+    except RunError as error:
+        return str(error)
     except Exception as error:
-        return f"fails to load: {type(error).__name__}: {error}"
-    text = f"version {cupy.__version__}"
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _cuda() -> Iterator[tuple[str, str]]:
+    """What a GPU run leans on, link by link; the first that is broken ends the list with its remedy."""
+    from gpu_dedup.backend import cuda_device
+    from gpu_dedup.errors import RunError
+
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
-        driver = cupy.cuda.runtime.driverGetVersion()
-        names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
-        return f"{text}, driver for CUDA {driver // 1000}.{driver % 1000 // 10}, {count} GPU: {', '.join(names)}"
-    except Exception as error:
-        return f"{text}, but no usable GPU: {error}"
+        yield "kernel cache", f"{cuda_device.kernel_cache()} (writable)"
+        cupy = cuda_device.load_cupy()
+        runtime = cupy.cuda.runtime
+        yield "CuPy", f"version {cupy.__version__}, for CUDA {cuda_device.version_text(runtime.runtimeGetVersion())}"
+        count = cuda_device.count_devices(cupy)
+        yield "driver", f"for CUDA {cuda_device.version_text(runtime.driverGetVersion())}"
+    except RunError as error:
+        yield "problem", str(error)
+        return
+    for index in range(count):
+        try:
+            found = cuda_device.facts(cupy, index)
+            major, minor = found.capability
+            yield (
+                f"GPU {index}",
+                f"{found.name}, compute capability {major}.{minor}, "
+                f"{bytes_text(found.free)} of {bytes_text(found.total)} free",
+            )
+            cuda_device.check(found)
+            started = time.perf_counter()
+            cuda_device.compile_one(cupy, index)
+            yield "", f"one kernel compiled and run in {time.perf_counter() - started:.1f} s"
+        except RunError as error:
+            yield "problem", str(error)
 
 
 def _caches() -> Iterator[tuple[str, str]]:
@@ -141,6 +171,7 @@ PARTS: tuple[tuple[str, Callable[[], Iterator[tuple[str, str]]]], ...] = (
     ("versions", _versions),
     ("machine", _machine),
     ("backends", _backends),
+    ("CUDA", _cuda),
     ("caches", _caches),
     ("formats", _formats),
 )
