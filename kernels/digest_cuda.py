@@ -10,7 +10,9 @@ from gpu_dedup.kernels.cuda import empty, launch
 from gpu_dedup.kernels.digest_ref import CHUNK, I64, check
 from gpu_dedup.kernels.tape_cuda import batches, extent, stage, tile_rows
 
-BATCH = 256 << 20  # bytes of text at a time; a batch takes about as much device memory again
+BATCH = 256 << 20  # bytes of text at a time
+PEAK = 2  # device memory that a batch takes at its peak, in bytes per byte of `batch`
+PER_TEXT = 16  # what a text counts beside its bytes
 CHUNKS = 64  # of a block of digest.cu
 
 
@@ -19,7 +21,8 @@ def digest(blob: Any, offsets: I64, batch: int = BATCH) -> Any:
 
     blob     uint8 on the device, at any address
     offsets  int64[n + 1] on the host
-    batch    bytes of text at a time (a longer text is a batch of its own); the answer does not depend on it
+    batch    bytes of text at a time, PER_TEXT more for each text (a longer one is a batch of its own); the answer does
+             not depend on it
     returns  uint64[n, 2] on the device, one column per seed
     raises   ValueError: offsets that leave the blob; a text too long for the device
     """
@@ -29,7 +32,7 @@ def digest(blob: Any, offsets: I64, batch: int = BATCH) -> Any:
     count = len(offsets) - 1
     everyone = np.arange(count, dtype=np.int64)
     out = empty(2 * count, np.uint64)
-    for first, last in batches(offsets, everyone, batch):
+    for first, last in batches(offsets, everyone, batch, PER_TEXT):
         staged = stage(blob, offsets, everyone[first:last])
         lengths = offsets[first + 1 : last + 1] - offsets[first:last]
         bounds = np.zeros(last - first + 1, np.int64)

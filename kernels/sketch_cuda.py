@@ -14,9 +14,11 @@ from gpu_dedup.kernels.tape_cuda import batches, extent, row_sizes, stage
 from gpu_dedup.kernels.units_ref import I64, U64, check
 
 BATCH = 64 << 20  # bytes of text at a time: enough to fill the largest device many times over
-# Device memory that a batch takes at its peak, in bytes per byte of text: a unit a byte (char:n of ASCII) is the worst.
-PEAK = 28
-PEAK_WITH_STOPS = 48
+# Device memory that a batch takes at its peak, in bytes per byte of `batch`: a unit a byte (char:n of ASCII) is the
+# worst. A text counts PER_TEXT beside its bytes, for what is kept per text while the batch is at work.
+PEAK = 20
+PEAK_WITH_STOPS = 28
+PER_TEXT = 4
 
 
 def sketch(
@@ -26,7 +28,8 @@ def sketch(
 
     blob     uint8 on the device, at any address: valid UTF-8 (lone surrogates as three bytes), trusted, not checked
     offsets, select, unit, n, stop, a, b  on the host, as in sketch_ref.sketch
-    batch    bytes of text at a time (a longer text is a batch of its own); the answer does not depend on it
+    batch    bytes of text at a time, PER_TEXT more for each text (a longer one is a batch of its own); the answer does
+             not depend on it
     returns  signatures uint32[m, k], 0xFFFFFFFF throughout where `kept` is 0; units int64[m]; kept int64[m]: shingles,
              repeats counted, stop shingles left out; on the device
     raises   ValueError: arguments that leave the arrays; m * k of 2**31 or more; a text too long for the device
@@ -38,7 +41,7 @@ def sketch(
     units = empty(len(select), np.int64)
     kept = empty(len(select), np.int64)
     stop_d = stops(stop)
-    for first, last in batches(offsets, select, batch):
+    for first, last in batches(offsets, select, batch, PER_TEXT):
         made = shingle_staged(stage(blob, offsets, select[first:last]), unit, n, stop_d)
         row_sizes(made.unit_rows, last - first, units[first:last])
         row_sizes(made.rows_at, last - first, kept[first:last])

@@ -43,10 +43,11 @@ def extent(blob: Any) -> U8:
     return np.broadcast_to(np.zeros((), np.uint8), (blob.size,))
 
 
-def batches(offsets: I64, select: I64, limit: int) -> list[tuple[int, int]]:
+def batches(offsets: I64, select: I64, limit: int, per_text: int = 0) -> list[tuple[int, int]]:
     """Cut chosen texts into runs of at most `limit` bytes, or of one text that is longer.
 
     offsets  int64[d + 1]; select int64[m]
+    per_text what a text counts beside its bytes: many small ones take memory too
     returns  ranges [(first, last + 1), ...] of select, in order, none empty
     raises   ValueError: a text too long for the device
     """
@@ -57,7 +58,7 @@ def batches(offsets: I64, select: I64, limit: int) -> list[tuple[int, int]]:
             f"text {int(select[worst])} has {int(lengths[worst])} bytes; at most {LARGEST} fit a batch on the device"
         )
     limit = min(limit, LARGEST)
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(lengths + per_text)
     out: list[tuple[int, int]] = []
     first = 0
     while first < len(select):

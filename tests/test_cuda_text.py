@@ -472,6 +472,39 @@ def test_a_wrong_scan_is_noticed_before_it_is_used(standin):
         kernel("units").units(on_device(cupy, tape.blob), tape.offsets, np.zeros(1, np.int64), TOKEN)
 
 
+@pytest.mark.parametrize("texts", [["a" * 60_000], ["ab"] * 20_000, ["", "x"] * 20_000], ids=["long", "short", "empty"])
+def test_memory_is_as_said(standin, monkeypatch, texts):
+    """What callers count on when they cut batches; the blob itself and the answer are theirs."""
+    cupy = importlib.import_module("cupy")
+    device = standin.devices[0]
+    most = 0
+    reserve = type(device).reserve
+
+    def counted(self: Any, size: int) -> None:
+        nonlocal most
+        reserve(self, size)
+        most = max(most, self.used)
+
+    monkeypatch.setattr(type(device), "reserve", counted)
+    tape = Tape.of(texts)
+    select = np.arange(len(tape), dtype=np.int64)
+    blob = on_device(cupy, tape.blob)
+    a, b = permutations(1)
+    overhead = 300_000  # tables, and arrays rounded up
+    for stop, each in ((NONE, kernel("sketch").PEAK), (np.array([5], np.uint64), kernel("sketch").PEAK_WITH_STOPS)):
+        before = device.used
+        most = before
+        kept = kernel("sketch").sketch(blob, tape.offsets, select, CHAR, 2, stop, a, b, batch=1 << 30)
+        room = each * (tape.nbytes + kernel("sketch").PER_TEXT * len(tape))
+        assert room // 4 < most - before - 20 * len(tape) <= room + overhead
+        del kept
+    before = most = device.used
+    kept = kernel("digest").digest(blob, tape.offsets)
+    room = kernel("digest").PEAK * (tape.nbytes + kernel("digest").PER_TEXT * len(tape))
+    assert room // 4 < most - before - 16 * len(tape) <= room + overhead
+    del kept
+
+
 def test_what_is_refused(standin):
     cupy = importlib.import_module("cupy")
     blob = cupy.asarray(np.zeros(10, np.uint8))
@@ -514,6 +547,7 @@ def test_batches_are_cut_by_bytes():
     assert batches(offsets, everyone, 1 << 40) == [(0, 8)]
     assert batches(offsets, everyone[::-1].copy(), 9) == [(0, 4), (4, 5), (5, 7), (7, 8)]
     assert batches(offsets, everyone[:0], 9) == []
+    assert batches(offsets, everyone, 20, 4) == [(0, 2), (2, 3), (3, 4), (4, 7), (7, 8)]
     huge = offsets_of([5, LARGEST, LARGEST])
     assert batches(huge, np.array([1, 2, 0], np.int64), 1 << 40) == [(0, 1), (1, 2), (2, 3)]
     with pytest.raises(ValueError, match=r"text 1 has 2147475457 bytes; at most 2147475456 fit"):
