@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import subprocess
 import sys
@@ -299,6 +301,18 @@ def test_out_of_memory_and_the_pool(standin):
     pool.set_limit(size=100 << 10)
     with pytest.raises(cupy.cuda.memory.OutOfMemoryError, match="limit set to: 102,400 bytes"):
         cupy.empty(101 << 10, np.uint8)
+
+
+def test_a_refused_allocation_gives_nothing_back(standin):
+    import cupy
+
+    standin.reset(memory=1 << 20)
+    held = cupy.empty(600 << 10, np.uint8)
+    for _ in range(3):
+        with contextlib.suppress(MemoryError):
+            cupy.empty(600 << 10, np.uint8)
+        gc.collect()
+        assert cupy.get_default_memory_pool().used_bytes() == held.nbytes
 
 
 def test_two_devices(standin):
