@@ -54,6 +54,7 @@ MEANINGLESS = {
             "cluster",
             "witness",
             "max_removed_ppm",
+            "audit",
         )
     ),
 }
@@ -252,6 +253,9 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
             "Stop before writing if more of the rows (from 1,000) are near copies.",
             "0.9",
         ),
+        _count(
+            "audit", "--audit", "N", "Compare N of the rows that stay with all others: the share of near copies found."
+        ),
     ),
 }
 EXPLAIN_OPTIONS = {
@@ -343,6 +347,10 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
             raise RecipeError(
                 "--threshold means nothing with --verify none and given bands: every collision is a match"
             )
+    if "audit" in run and verify != "exact":
+        raise RecipeError(
+            f"--audit compares true shingle sets, and --verify {verify} decides by something else; drop one"
+        )
     if "sieve_cut" in recipe and verify == "none":
         raise RecipeError("--sieve-cut means nothing with --verify none: every collision is a match; drop one")
     if "edit_max_chars" in recipe and verify != "edit":

@@ -58,6 +58,7 @@ REASONS = ("exact", "near", "exact+near", "no-text", "bad-row")
 GUARANTEES = ("kept-witness", "chain", "probabilistic")
 BAD_ROWS_LISTED = 100
 GROUPS_LISTED = 10
+MISSES_LISTED = 10
 MANY_SHORT = 0.2  # share of texts with fewer units than a shingle from which the summary says what to do
 
 T = TypeVar("T")
@@ -169,6 +170,44 @@ class Verification:
 
 
 @dataclass
+class Miss:
+    """A kept row that should have gone, and the row that it is too much like. Rows count from 0."""
+
+    file: str
+    row: int
+    like_file: str
+    like_row: int
+    shared: int
+    union: int
+
+
+@dataclass
+class Audit:
+    """Sampled kept rows against all by brute force; see gpu_dedup/audit.py for what counts as a miss.
+
+    sampled   different texts that stay and were looked at, of `kept` that stay and took part in the search
+    compared  texts that each of them was compared with
+    removed   different texts that went as near copies (flagged ones too)
+    missed    sampled texts that should have gone; the first of them in `examples`
+    misses    estimate of those among all that stay, with a 95 % interval from misses_low to misses_high
+    recall    removed / (removed + misses) with its interval; None where no near copy was found or missed
+    """
+
+    sampled: int = 0
+    kept: int = 0
+    compared: int = 0
+    removed: int = 0
+    missed: int = 0
+    misses: float = 0.0
+    misses_low: float = 0.0
+    misses_high: float = 0.0
+    recall: float | None = None
+    recall_low: float | None = None
+    recall_high: float | None = None
+    examples: list[Miss] = field(default_factory=list)
+
+
+@dataclass
 class Machine:
     """Everything about the run that may differ between two runs of one recipe over one input."""
 
@@ -219,6 +258,7 @@ class Report:
     largest_groups: list[Group] = field(default_factory=list)
     collisions: Collisions | None = None  # None for methods without banding
     verification: Verification | None = None
+    audit: Audit | None = None  # only where the run asked for it
     forecast: list[Any] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     bad_rows: list[BadRow] = field(default_factory=list)  # the first hundred
@@ -254,6 +294,7 @@ class Report:
         paths = machine.pop("paths")
         inputs = [InputFile(path=path, **entry) for entry, path in zip(result.pop("inputs"), paths, strict=True)]
         collisions, verification = result.pop("collisions"), result.pop("verification")
+        audit = result.pop("audit", None)  # reports from before there was one lack it
         return cls(
             version=values["version"],
             inputs=inputs,
@@ -264,6 +305,9 @@ class Report:
             if collisions is None
             else Collisions(**{**collisions, "heavy": [HeavyBucket(**entry) for entry in collisions["heavy"]]}),
             verification=None if verification is None else Verification(**verification),
+            audit=None
+            if audit is None
+            else Audit(**{**audit, "examples": [Miss(**entry) for entry in audit["examples"]]}),
             machine=Machine(**machine),
             **result,
         )
@@ -429,6 +473,8 @@ def _summary(report: Report) -> Iterator[str]:
     yield ""
     if report.collisions is not None:
         yield from _comparison(report)
+        if report.audit is not None:
+            yield from _audit(report.audit, recipe)
         yield ""
     if report.largest_groups:
         yield f"{'groups':<12}{report.groups:>13,}  rows stand for others; the largest groups:"
@@ -493,6 +539,47 @@ def _comparison(report: Report) -> Iterator[str]:
         if bucket.shingles:
             common = "; ".join(short(shingle) for shingle in bucket.shingles[:3])
             yield f"{'':<12}{bucket.size:>13,}  rows in one bucket of band {bucket.band} share: {common}"
+
+
+def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:
+    threshold = share_text(recipe["threshold_ppm"])
+    whole = audit.sampled == audit.kept
+    which = "all" if whole else "sampled ones of"
+    yield (
+        f"{'audit':<12}{audit.sampled:>13,}  {which} {_plural(audit.kept, 'text')} that stay, each against "
+        f"{audit.compared:,} by brute force: {audit.missed:,} should have gone"
+    )
+    for miss in audit.examples[:3]:
+        name = f"{miss.file}:{miss.row} is like {miss.like_file}:{miss.like_row}"
+        yield f"{'':<12}{miss.shared / miss.union:>13.4f}  {_visible(name)}, and both stay"
+    if not audit.kept:
+        return
+    if audit.recall is None or audit.recall_low is None or audit.recall_high is None:
+        yield f"{'recall':<12}{'-':>13}  no near copy was found, and none was missed" + (
+            "" if whole else f" in the sample; by 95 % confidence at most {audit.misses_high:,.0f} stay unfound"
+        )
+    elif whole:
+        yield (
+            f"{'recall':<12}{_percent(audit.recall):>13}  counted: {audit.removed:,} near copies at or above {threshold} "
+            f"went, {audit.missed:,} did not"
+        )
+    else:
+        yield (
+            f"{'recall':<12}{_percent(audit.recall):>13}  estimated: {audit.removed:,} near copies at or above {threshold} "
+            f"went, about {audit.misses:,.0f} did not"
+        )
+        yield (
+            f"{'':<12}{'':>13}  95 % interval {_percent(audit.recall_low)} to {_percent(audit.recall_high)} "
+            f"({audit.misses_low:,.0f} to {audit.misses_high:,.0f} misses): 95 of 100 such samples give one that holds "
+            "the true share"
+        )
+    if recipe.get("cluster") == "connected":
+        yield f"{'':<12}{'':>13}  direct matches only: links over several missed texts are not seen"
+
+
+def _percent(share: float) -> str:
+    """A share for people; never rounded up to 100 % or down to 0 %."""
+    return f"{min(max(100 * share, 0.01), 99.99):.2f} %" if 0 < share < 1 else f"{100 * share:.0f} %"
 
 
 def _cost(report: Report) -> Iterator[str]:
@@ -825,7 +912,7 @@ def same_result(one: Report, other: Report) -> list[str]:
 
 
 __all__ = [
-    "BadRow", "Collisions", "Counts", "Group", "HeavyBucket", "InputFile", "Machine", "RemovalLog", "Report",
-    "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals", "same_result",
+    "Audit", "BadRow", "Collisions", "Counts", "Group", "HeavyBucket", "InputFile", "Machine", "Miss", "RemovalLog",
+    "Report", "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals", "same_result",
     "share_text", "short", "short_texts_warning", "versions",
 ]  # fmt: skip

@@ -52,7 +52,7 @@ def usable_cpus() -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """How to run. No field of it changes a single bit of the result; tests hold that."""
+    """How to run. No field of it changes a single bit of the result; tests hold that (`audit` adds a part to it)."""
 
     device: str = "auto"
     backend: str | None = None  # None: chosen from the device and the size of the input
@@ -60,6 +60,7 @@ class Run:
     batch_bytes: int = 4 << 20  # raw bytes of input per batch
     memory: int | None = None  # bytes that the tables in memory may take before they go to the work folder
     work_dir: str | None = None  # None: inside the output folder
+    audit: int | None = None  # so many rows that stay are compared with all others by brute force, for the report
     max_removed_ppm: int = 900_000  # near removals over rows read, from 1,000 rows, that stop a run before it writes
     overwrite: bool = False
     dry_run: bool = False
@@ -80,6 +81,8 @@ class Run:
             raise RunError(f"batch of {self.batch_bytes} bytes is outside 1 byte to 1 GiB")
         if self.memory is not None and self.memory < MIN_MEMORY:
             raise RunError(f"memory {self.memory} bytes is too little; the least that works is {MIN_MEMORY >> 20}MiB")
+        if self.audit is not None and self.audit < 1:
+            raise RunError(f"audit {self.audit} looks at no row; give the number of rows to look at, such as 1000")
         if not 0 <= self.max_removed_ppm <= 1_000_000:
             raise RunError(f"max-removed {self.max_removed_ppm / 1e6:g} is outside 0 to 1")
 

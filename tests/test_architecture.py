@@ -15,7 +15,7 @@ KERNELS = REPO / "kernels"
 
 # Rooms by name; a room is a module of gpu_dedup or a folder with that name.
 BASE = {"errors", "recipe", "run", "batch", "backend"}
-STAGES = {"read", "normalise", "shingle", "sketch", "bands", "collide", "verify", "cluster", "keep", "write"}
+STAGES = {"read", "normalise", "shingle", "sketch", "bands", "collide", "verify", "cluster", "keep", "write", "audit"}
 SERVICES = {"spool", "progress", "report"}  # used along the road, but no step of it
 FRONT = {"__init__", "__main__", "cli", "show", "explain", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}

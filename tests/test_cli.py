@@ -98,6 +98,7 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "work_dir": ("--work-dir", "/tmp/w", "/tmp/w"),
     "batch_bytes": ("--batch-bytes", "1MB", 10**6),
     "max_removed_ppm": ("--max-removed", "0.25", 250_000),
+    "audit": ("--audit", "500", 500),
 }
 
 
@@ -176,6 +177,8 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "15", "--num-perm", "128"], "135 slots"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "3", "--verify", "none", "--threshold", "1"], "--threshold"),
         (["run", "x", "-o", "y", "--verify", "none", "--sieve-cut", "9"], "--sieve-cut"),
+        (["run", "x", "-o", "y", "--verify", "edit", "--audit", "9"], "--audit compares true shingle sets"),
+        (["run", "x", "-o", "y", "--audit", "0"], "audit 0 looks at no row"),
         (["run", "x", "-o", "y", "--edit-max-chars", "9"], "--edit-max-chars means nothing with --verify exact"),
         (["run", "x", "-o", "y", "--keep", "none", "--witness", "best"], "--witness"),
         (["run", "x", "-o", "y", "--keep", "none", "--cluster", "connected"], "drop --cluster connected"),

@@ -18,7 +18,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
     "jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit", "sweep",
-    "components",
+    "components", "audit",
 )  # fmt: skip
 
 
@@ -54,6 +54,9 @@ class Extracted:
 
 
 LINE_ODD = 4
+
+# Inverted index of sampled sets: keys, starts, owners, directory, sizes, as kernels/audit_ref.py describes them.
+AuditIndex: TypeAlias = tuple[U64, I64, I64, I64, I64]
 
 # Rules of `sweep`, as in kernels/sweep_ref.py.
 LOWEST, BEST, PARTNER = 0, 1, 2
@@ -169,13 +172,21 @@ class Backend(Protocol):
         """parent, root, depth int64[m]: breadth-first tree of each component from its lowest node."""
         ...
 
+    def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
+        """Inverted index of sampled shingle sets; see kernels/audit_ref.py."""
+        ...
+
+    def audit(self, items: U64, offsets: I64, index: AuditIndex, threshold_ppm: int) -> tuple[I64, I64, I64, I64]:
+        """left, right, shared, union int64[p]: every pair of a set and a sampled set at or above the threshold."""
+        ...
+
 
 class HostBackend:
     """A backend made of host kernels: `suffix` is ref (NumPy) or cpu (Numba)."""
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name = name
-        self.warmed: set[tuple[bool, bool]] = set()  # what `warm` has compiled
+        self.warmed: set[tuple[bool, bool, bool]] = set()  # what `warm` has compiled
         self.kernels: dict[str, Any] = {
             stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
         }
@@ -271,6 +282,14 @@ class HostBackend:
         out: tuple[I64, I64, I64] = self.kernels["components"].tree(m, left, right)
         return out
 
+    def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
+        out: AuditIndex = self.kernels["audit"].audit_index(items, offsets)
+        return out
+
+    def audit(self, items: U64, offsets: I64, index: AuditIndex, threshold_ppm: int) -> tuple[I64, I64, I64, I64]:
+        out: tuple[I64, I64, I64, I64] = self.kernels["audit"].audit(items, offsets, *index, threshold_ppm)
+        return out
+
 
 @cache
 def host_backend(name: str) -> HostBackend:
@@ -316,10 +335,12 @@ def _gpu() -> CudaBackend:
     return cuda_backend(0)
 
 
-def warm(backend: Backend, note: Callable[[str], None], near: bool = True, edit: bool = False) -> None:
+def warm(
+    backend: Backend, note: Callable[[str], None], near: bool = True, edit: bool = False, audit: bool = False
+) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
-    near  also those of sketches, collisions and verification; edit: also those of Levenshtein similarity
+    near  also those of sketches, collisions and verification; edit: also those of Levenshtein similarity; audit: of the audit
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -334,17 +355,17 @@ def warm(backend: Backend, note: Callable[[str], None], near: bool = True, edit:
             return
         backend.note = note
         warmed = backend.warmed
-    if (near, edit) in warmed:
+    if (near, edit, audit) in warmed:
         return
     from gpu_dedup.kernels import jit
 
     if jit.is_cold():
         note("compiling kernels for this machine (first run only, some 20 seconds)")
-    jit.guarded(lambda: _touch(backend, near, edit))
-    warmed.add((near, edit))
+    jit.guarded(lambda: _touch(backend, near, edit, audit))
+    warmed.add((near, edit, audit))
 
 
-def _touch(backend: Backend, near: bool, edit: bool) -> None:
+def _touch(backend: Backend, near: bool, edit: bool, audit: bool) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import DIGITS, LOWER, NFKC, PUNCTUATION, WHITESPACE
 
@@ -384,3 +405,5 @@ def _touch(backend: Backend, near: bool, edit: bool) -> None:
         backend.edit(*backend.decode(all_steps), high, low, 500_000)
     backend.components(len(tape), high, low)
     backend.tree(len(tape), high, low)
+    if audit:
+        backend.audit(sets, set_offsets, backend.audit_index(sets, set_offsets), 500_000)

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpu_dedup.backend import Extracted, Sketches, host_backend
+from gpu_dedup.backend import AuditIndex, Extracted, Sketches, host_backend
 from gpu_dedup.backend.cuda_device import (
     ON_CPU,
     GpuFacts,
@@ -116,7 +116,7 @@ class CudaBackend:
         """cupy: the module. found: a device that has passed `cuda_device.check`."""
         self.facts = found
         self.host = host_backend("numba")
-        self.warmed: set[tuple[bool, bool]] = set()
+        self.warmed: set[tuple[bool, bool, bool]] = set()
         self.note: Callable[[str], None] = lambda text: None
         self._cupy = cupy
         self._lock = threading.RLock()
@@ -559,6 +559,14 @@ class CudaBackend:
 
     def tree(self, m: int, left: I64, right: I64) -> tuple[I64, I64, I64]:
         return self.host.tree(m, left, right)
+
+    # ---- audit: a few sampled sets against all; the reading, not the counting, takes the time ---------------------------
+
+    def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
+        return self.host.audit_index(items, offsets)
+
+    def audit(self, items: U64, offsets: I64, index: AuditIndex, threshold_ppm: int) -> tuple[I64, I64, I64, I64]:
+        return self.host.audit(items, offsets, index, threshold_ppm)
 
 
 @cache

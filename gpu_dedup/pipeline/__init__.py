@@ -4,6 +4,7 @@ read -> normalise -> digest -> sketch                 survey   (first pass over 
 exact classes -> heads in keeper order                keep
 band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
 cluster -> outcome of every row                       outcome
+audit, where asked for (sampled rows against all)     recount
 write + log + report                                  emit     (second pass over the input)
 """
 
@@ -32,6 +33,7 @@ from gpu_dedup.pipeline.emit import Emitted, emit
 from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import REASONS, STAYS, Outcome, assemble
 from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import discover
@@ -39,6 +41,7 @@ from gpu_dedup.recipe import PPM, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
     GROUPS_LISTED,
+    Audit,
     BadRow,
     Collisions,
     Group,
@@ -87,6 +90,8 @@ def dedup(
     progress = progress or Progress(run.progress)
     if output is None and not run.dry_run:
         raise RunError("no output folder; name one with -o DIR, or pass --dry-run")
+    if run.audit is not None:
+        check_audit(recipe)
     target = None if output is None else os.fspath(output)
     sources = discover([os.fspath(path) for path in inputs], target)
     backend, why = choose_backend(run, sum(s.size * (8 if s.compression else 1) for s in sources))
@@ -100,19 +105,20 @@ def dedup(
         stack.callback(job.clean)  # after the pool has let go of the tables
         stack.enter_context(job.pool)
         with progress.stage("start"):
-            warm(backend, progress.note, recipe.method == "minhash", recipe.verify == "edit")
+            warm(backend, progress.note, recipe.method == "minhash", recipe.verify == "edit", run.audit is not None)
         sketcher = Sketcher.of(recipe, backend)
         first = "read, sketch" if recipe.method == "minhash" else "read, digest"
         with progress.stage(first, sum(s.size for s in sources)) as advance:
             survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table).survey(sources, advance)
         found = _decide(job, survey, sketcher)
         _guard(recipe, run, survey, found.outcome)
+        audit = None if run.audit is None else _audit(job, survey, sketcher, found, run.audit)
         groups = _Groups.of(recipe, found.outcome)
         fingerprint = recipe.fingerprint()
         emitted = emit(
             survey, sketcher, job.pool, run.batch_bytes, found.outcome, folder, progress, fingerprint, groups.rows
         )
-        report = _report(job, why, survey, found, groups, emitted, started, target)
+        report = _report(job, why, survey, found, audit, groups, emitted, started, target)
         if folder is not None:
             folder.commit(report)
     return report
@@ -188,7 +194,7 @@ class _Found:
     outcome: Outcome
     decision: Decision | None
     candidates: Candidates | None
-    compared: int
+    ranked: Heads | None  # the heads that decision is about
     without_text: I64
     short_texts: int
     heavy: list[HeavyBucket]
@@ -208,7 +214,8 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
         ranking = order(recipe.keep, len(rows), chars, values)
         head = rows[classes(survey.digest[rows], survey.length[rows], ranking)]
     if not near:
-        return _Found(assemble(recipe, survey.status, rows, head, rows[:0], None, empty), None, None, 0, empty, 0, [])
+        outcome = assemble(recipe, survey.status, rows, head, rows[:0], None, empty)
+        return _Found(outcome, None, None, None, empty, 0, [])
 
     in_order = rows[ranking]
     heads = in_order[head[ranking] == in_order]
@@ -237,7 +244,15 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
     outcome = assemble(recipe, survey.status, rows, head, ranked.rows, decision, without_text)
-    return _Found(outcome, decision, candidates, len(ranked), without_text, short_texts, heavy)
+    return _Found(outcome, decision, candidates, ranked, without_text, short_texts, heavy)
+
+
+def _audit(job: _Job, survey: Survey, sketcher: Sketcher, found: _Found, count: int) -> Audit:
+    """Rows that stay against all others by brute force, for the report."""
+    assert found.ranked is not None
+    assert found.decision is not None
+    size, outcome = job.run.batch_bytes, found.outcome
+    return audit_rows(survey, sketcher, job.pool, size, found.ranked, found.decision, outcome, count, job.progress)
 
 
 def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
@@ -276,6 +291,7 @@ def _report(
     why: str,
     survey: Survey,
     found: _Found,
+    audit: Audit | None,
     groups: _Groups,
     emitted: Emitted,
     started: float,
@@ -325,6 +341,7 @@ def _report(
         report.machine.work = {"verify_parts": int(stats.pop("parts"))}
         weakest = stats.pop("weakest")
         report.verification = Verification(**stats, weakest=None if weakest is None else [int(n) for n in weakest])
+    report.audit = audit
     report.bytes_read = sum(f.source.size for f in survey.files if f.problem is None)
     report.text_bytes = survey.text_bytes
     report.check()
@@ -343,9 +360,10 @@ def _report(
 
 def _collisions(found: _Found) -> Collisions:
     assert found.candidates is not None
+    assert found.ranked is not None
     stats = found.candidates.stats
     return Collisions(
-        documents=found.compared,
+        documents=len(found.ranked),
         pairs=stats.pairs_before,
         candidates=len(found.candidates),
         buckets=stats.buckets,
