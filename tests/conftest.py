@@ -15,7 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # benchmarks/gpu_check.py runs the CUDA tests, which do without it, on machines that lack it
+    settings = None
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(1, str(REPO / "tests" / "cuda"))
@@ -23,14 +27,15 @@ sys.path.insert(1, str(REPO / "tests" / "cuda"))
 from cuda_fixtures import device_cupy, emulated, standin  # noqa: E402, F401 - known to all tests from here
 
 # Same examples on every machine and run; a shared CI core is no place for deadlines.
-settings.register_profile(
-    "fixed",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-settings.load_profile("fixed")
+if settings is not None:
+    settings.register_profile(
+        "fixed",
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("fixed")
 
 
 def require_cuda() -> bool:
