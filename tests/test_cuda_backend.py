@@ -627,3 +627,40 @@ def test_every_kernel_is_compiled_before_threads_come(standin):
     }
     lazy = {"segment_keys"}  # buckets in segments: only where a bucket is over the cap
     assert kernels - lazy <= touched
+
+
+def test_what_a_sort_throws_is_out_of_memory_too(standin, monkeypatch):
+    """Thrust's bad_alloc comes as a plain MemoryError; NumPy's own kind means that the host is full."""
+    gpu = opened()
+    said: list[str] = []
+    gpu.note = said.append
+    cupy = importlib.import_module("cupy")
+    real, errors = cupy.argsort, [MemoryError("std::bad_alloc")]
+
+    def sort(keys):
+        if errors:
+            raise errors.pop()
+        return real(keys)
+
+    monkeypatch.setattr(cupy, "argsort", sort)
+    keys = np.array([4, 1, 4], np.uint64)
+    assert gpu.buckets(keys, np.array([0, 3]))[0].tolist() == [0, 2]
+    assert len(said) == 1
+    with pytest.raises(MemoryError) as caught:
+        np.empty(1 << 50, np.float64)
+    errors.append(caught.value)
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        gpu.buckets(keys, np.array([0, 3]))
+
+
+def test_a_broken_gpu_does_not_empty_the_cache_of_compiled_code(standin, monkeypatch, tmp_path):
+    from gpu_dedup.kernels import jit
+
+    gpu = opened()
+    (tmp_path / "kernel.nbi").write_bytes(b"x")
+    monkeypatch.setattr(jit, "CACHE_DIR", str(tmp_path))
+    standin.break_scan = True
+    with pytest.raises(RunError, match="wrong sums"):
+        warm(gpu, lambda text: None)
+    assert (tmp_path / "kernel.nbi").exists()
+    assert not gpu.warmed

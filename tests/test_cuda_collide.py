@@ -7,9 +7,11 @@ is a GPU.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_fixtures import need
 
 from gpu_dedup.kernels import collide_ref, jaccard_ref, shingle_ref, sweep_ref
 
@@ -106,6 +108,19 @@ def test_buckets_by_hand(device_cupy):
     members, starts = module("collide").buckets(device_cupy.asarray(keys), np.array([0, 7], np.int64))
     assert members.get().tolist() == [0, 2, 5, 1, 4]
     assert starts.get().tolist() == [0, 3, 5]
+
+
+def test_pairs_far_beyond_32_bits(device_cupy):
+    """Pair numbers grow with the square of a bucket: here they begin at 2**33, and no list is longer for it."""
+    collide = module("collide")
+    members, starts = np.array([3, 5, 8, 9, 20, 21], np.int64), np.array([0, 4, 6], np.int64)
+    offsets = collide_ref.pair_offsets(starts, 9, 9)
+    far = offsets + (1 << 33)
+    arrays = [device_cupy.asarray(a) for a in (members, starts, far)]
+    high, low = collide.bucket_pairs(*arrays, 1, 6, int(far[1]), int(far[6] - far[1]))
+    assert list(zip(high.get().tolist(), low.get().tolist(), strict=True)) == [
+        (5, 3), (8, 3), (8, 5), (9, 3), (9, 5), (9, 8), (21, 20)
+    ]  # fmt: skip
 
 
 def test_ties_in_any_order(standin, rng):
@@ -299,3 +314,15 @@ def test_sets_of_texts(device_cupy):
     items, offsets = module("shingle_sets").unique_rows(hashes, rows, int(hashes.size))
     same(items.get(), wanted[0])
     same(offsets.get(), wanted[1])
+
+
+def test_under_the_sanitizers(emulated):
+    """The bodies at small sizes, built with ASan and UBSan: arrays are heap blocks of their exact size."""
+    if emulated.SANITIZE:
+        pytest.skip("this is that run")
+    if emulated.sanitizer_environment() is None:
+        need("libasan or libubsan is missing")
+    chosen = (
+        "standin and not sanitizers and (hand or awkward or small or unique or twice or 17 or far or without or texts)"
+    )
+    emulated.sanitized_pytest(str(Path(__file__)), "-k", chosen)

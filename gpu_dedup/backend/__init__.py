@@ -340,7 +340,7 @@ def warm(
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
-    near  also those of sketches, collisions and verification; edit: also those of Levenshtein similarity; audit: of the audit
+    near  also those of sketches, collisions and verification; edit, audit: also those of Levenshtein similarity, of audits
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -361,7 +361,16 @@ def warm(
 
     if jit.is_cold():
         note("compiling kernels for this machine (first run only, some 20 seconds)")
-    jit.guarded(lambda: _touch(backend, near, edit, audit))
+
+    def touch() -> RunError | None:
+        try:
+            _touch(backend, near, edit, audit)
+        except RunError as error:  # a GPU's fault says nothing of the cache
+            return error
+        return None
+
+    if failed := jit.guarded(touch):
+        raise failed
     warmed.add((near, edit, audit))
 
 

@@ -153,7 +153,9 @@ class CudaBackend:
             while True:
                 try:
                     return work(self._budget)
-                except self._cupy.cuda.memory.OutOfMemoryError as error:
+                except MemoryError as error:  # CuPy's own kind, and what its sorts throw
+                    if type(error).__module__.startswith("numpy"):
+                        raise  # it is the host that is full
                     text = first_line(error)
                 except GpuDedupError:
                     raise
@@ -560,7 +562,7 @@ class CudaBackend:
     def tree(self, m: int, left: I64, right: I64) -> tuple[I64, I64, I64]:
         return self.host.tree(m, left, right)
 
-    # ---- audit: a few sampled sets against all; the reading, not the counting, takes the time ---------------------------
+    # ---- audit: a few sampled sets against all; the reading, not the counting, takes the time ------------------------
 
     def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
         return self.host.audit_index(items, offsets)
