@@ -562,7 +562,7 @@ def time_kernels(cupy: Any, size: int, events: bool) -> dict[str, Any]:
             }
             for name, (count, ms) in sorted(times.items(), key=lambda item: -(item[1][1] or 0))
         },
-        "copies": copy_rates(cupy) if events else {},
+        "copies": answer(cupy, copy_rates) if events else {},
     }
 
 
@@ -667,7 +667,7 @@ def table(found: dict[str, Any]) -> str:
             f"{'text':<18}{kernels['bytes'] / 1e6:.0f} MB, {kernels['texts']} texts, equal to numba: {kernels['equal']}"
         )
         for name, rate in kernels["copies"].items():
-            lines.append(f"{name:<18}{rate / 1e9:9.1f} GB/s")
+            lines.append(f"{name:<18}{rate / 1e9:9.1f} GB/s" if isinstance(rate, float) else f"{name:<18}{rate}")
         lines.append(f"{'kernel':<18}{'launches':>9}{'ms':>10}{'ms/GB':>10}{'predicted':>11}{'times':>7}")
         for name, row in kernels["kernels"].items():
             ms, per, limit = row["ms"], row["ms_per_gb"], row["predicted_ms_per_gb"]

@@ -21,7 +21,7 @@ def buckets(keys: Any, segments: I64) -> tuple[Any, Any]:
     keys      uint64[n] on the device
     segments  int64[s + 1] on the host, non-decreasing from 0 to n
     returns   members int64[t], starts int64[b + 1] on the device, as collide_ref.buckets
-    raises    ValueError: segments that do not cut the keys up; RuntimeError: the device sorted or summed wrongly
+    raises    ValueError: segments that do not cut the keys up; MemoryError, RuntimeError: a wrong sort or sum
     """
     import cupy
 

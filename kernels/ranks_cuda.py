@@ -31,9 +31,13 @@ class Groups:
 
 
 def check_sorted(wrong: int, size: int) -> None:
-    """raises RuntimeError where a sort went wrong: CuPy's has returned unsorted data near the end of memory."""
+    """raises MemoryError where a sort went wrong.
+
+    CuPy's sort has returned unsorted data, without an error, where it found too little memory to work in
+    (cupy/cupy#9894): a smaller batch helps then, as it does after an honest error.
+    """
     if wrong:
-        raise RuntimeError(
+        raise MemoryError(
             f"the device sorted {size} keys wrongly ({wrong} out of place); it may be short of memory or faulty"
         )
 
@@ -42,7 +46,7 @@ def group(keys: Any) -> Groups:
     """Group equal keys.
 
     keys    uint64[n] on the device, n >= 1
-    raises  RuntimeError: the device sorted or summed wrongly
+    raises  MemoryError, RuntimeError: the device sorted or summed wrongly
     """
     import cupy
 

@@ -16,7 +16,7 @@ def unique_rows(hashes: Any, hash_rows: Any, total: int) -> tuple[Any, Any]:
     hashes     uint64[total] on the device
     hash_rows  int64[rows + 1] on the device: row i has hashes[hash_rows[i]:hash_rows[i + 1]]; trusted
     returns    items uint64[t], ascending and unique within a row, offsets int64[rows + 1]; on the device
-    raises     RuntimeError: the device sorted or summed wrongly
+    raises     MemoryError, RuntimeError: the device sorted or summed wrongly
     """
     import cupy
 

@@ -274,10 +274,35 @@ def test_a_failed_batch_leaves_no_memory_behind(standin):
         assert standin.devices[0].used == used
 
 
-def test_a_device_that_sorts_wrongly_ends_the_run(standin):
+def test_a_sort_that_went_wrong_is_done_again(standin):
+    """Near the end of memory CuPy's sort has returned unsorted data without an error."""
     gpu = opened()
+    said: list[str] = []
+    gpu.note = said.append
     standin.break_sort = True
-    with pytest.raises(RunError, match=r"GPU 0, .*sorted 9 keys wrongly.*nvidia-smi.*--device cpu"):
+    members, starts = gpu.buckets(np.array([7, 3, 7, 1, 3], np.uint64), np.array([0, 5]))
+    assert (members.tolist(), starts.tolist()) == ([0, 2, 1, 4], [0, 2, 4])
+    assert len(said) == 1
+
+
+def test_a_device_that_always_sorts_wrongly_ends_the_run(standin, monkeypatch):
+    gpu = opened()
+    cupy = importlib.import_module("cupy")
+    real = cupy.argsort
+
+    def broken(keys):
+        standin.break_sort = True
+        return real(keys)
+
+    monkeypatch.setattr(cupy, "argsort", broken)
+    with pytest.raises(RunError, match=r"GPU 0, .*sorted 9 keys wrongly.*even for batches of .*--device cpu"):
+        gpu.buckets(np.arange(9, dtype=np.uint64), np.array([0, 9]))
+
+
+def test_a_device_that_adds_wrongly_ends_the_run(standin):
+    gpu = opened()
+    standin.break_scan = True
+    with pytest.raises(RunError, match=r"GPU 0, .*wrong sums.*nvidia-smi.*--device cpu"):
         gpu.buckets(np.arange(9, dtype=np.uint64), np.array([0, 9]))
 
 

@@ -340,7 +340,9 @@ def warm(
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
-    near  also those of sketches, collisions and verification; edit, audit: also those of Levenshtein similarity, of audits
+    near   also those of sketches, collisions and verification
+    edit   also those of Levenshtein similarity
+    audit  also those of the audit
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """

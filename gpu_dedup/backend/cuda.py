@@ -153,13 +153,13 @@ class CudaBackend:
             while True:
                 try:
                     return work(self._budget)
-                except MemoryError as error:  # CuPy's own kind, and what its sorts throw
+                except MemoryError as error:  # CuPy's own kind, what its sorts throw, and sorts that went wrong
                     if type(error).__module__.startswith("numpy"):
                         raise  # it is the host that is full
                     text = first_line(error)
                 except GpuDedupError:
                     raise
-                except RuntimeError as error:  # CuPy's kinds are, and so are the checks of sorts and sums
+                except RuntimeError as error:  # CuPy's kinds are, and so are the checks of sums
                     raise RunError(
                         f"{self.facts}: {first_line(error)}; look at its memory and health (nvidia-smi), {ON_CPU}"
                     ) from error
