@@ -11,7 +11,7 @@ import oracle
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
-import quality  # noqa: E402
+import quality
 
 
 @pytest.mark.parametrize(
