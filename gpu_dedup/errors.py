@@ -14,6 +14,7 @@ A message is one line: the place, the value, the remedy.
 from __future__ import annotations
 
 import errno
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 class GpuDedupError(Exception):
@@ -46,6 +47,25 @@ class RunError(UserError):
 
 class InternalError(GpuDedupError):
     """A promise of this package that did not hold; please report it."""
+
+
+def check_types(values: Any, error: type[UserError]) -> None:
+    """Raise `error` for the first field of a frozen dataclass whose value is not what its annotation says.
+
+    Knows int, str, bool, tuple[str, ...] and any of these or None. True is no number.
+    """
+    for name, kind in get_type_hints(type(values)).items():
+        value = getattr(values, name)
+        allowed = [part for part in (get_args(kind) or (kind,)) if part is not Ellipsis]
+        if get_origin(kind) is tuple or any(get_origin(part) is tuple for part in allowed):
+            fits = isinstance(value, tuple) and all(isinstance(entry, str) for entry in value)
+            words = "a tuple of strings, such as ('text',)"
+        else:
+            plain = tuple(part for part in allowed if part is not type(None))
+            fits = isinstance(value, plain) and (bool in plain or not isinstance(value, bool))
+            words = " or ".join({int: "a whole number", str: "a string", bool: "True or False"}[part] for part in plain)
+        if not fits and not (value is None and type(None) in allowed):
+            raise error(f"{name} is {value!r}, a {type(value).__name__}; give {words}")
 
 
 _DISK = {

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from gpu_dedup.errors import RecipeError
+from gpu_dedup.errors import RecipeError, check_types
 
 PPM = 1_000_000  # thresholds are whole millionths: everything that decides is an integer
 
@@ -31,6 +31,7 @@ WITNESS = ("lowest", "best")
 ACTIONS = ("remove", "flag")
 MAX_SLOTS = 1024
 MIN_SLOTS = 16
+LARGEST = 2**31 - 1  # of counts that kernels take
 
 
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -41,10 +42,13 @@ def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
 def ppm(name: str, value: float | int | str) -> int:
     """A share between 0 and 1 as whole millionths; decimal text is exact ('0.8' is 800000)."""
     try:
-        exact = Decimal(str(value)) * PPM
+        share = Decimal(str(value))
     except InvalidOperation:
         raise RecipeError(f"{name} {value!r} is not a number; give a share such as 0.8") from None
-    if not exact.is_finite() or exact != exact.to_integral_value():
+    if not share.is_finite() or not 0 <= share <= 1:
+        raise RecipeError(f"{name} {value} is outside 0 to 1; give a share such as 0.8")
+    exact = share * PPM
+    if exact != exact.to_integral_value():
         raise RecipeError(f"{name} {value} is finer than a millionth; give at most six decimals")
     return int(exact)
 
@@ -114,6 +118,7 @@ class Recipe:
     limit: int | None = None  # only the first so many rows of the input exist
 
     def __post_init__(self) -> None:
+        check_types(self, RecipeError)
         _choice("method", self.method, METHODS)
         _choice("verify", self.verify, VERIFY)
         _choice("cluster", self.cluster, CLUSTER)
@@ -150,13 +155,16 @@ class Recipe:
                 )
         if not 0 <= self.seed < 2**64:
             raise RecipeError(f"seed {self.seed} is outside 0 to 2**64 - 1")
-        if self.limit is not None and self.limit < 0:
-            raise RecipeError(f"limit {self.limit} is negative")
+        if self.limit is not None and not 0 <= self.limit < 2**62:
+            raise RecipeError(f"limit {self.limit} is outside 0 to 2**62")
         for name, least in (
             ("min_shingles", 0), ("bucket_cap", 2), ("cap_lowest", 1), ("cap_splits", 0), ("cap_slots", 1), ("edit_max_chars", 1)
         ):  # fmt: skip
-            if getattr(self, name) < least:
-                raise RecipeError(f"{name.replace('_', '-')} {getattr(self, name)} is too small; at least {least}")
+            if not least <= getattr(self, name) <= LARGEST:
+                option = name.replace("_", "-")
+                raise RecipeError(f"{option} {getattr(self, name)} is outside {least} to {LARGEST}")
+        if self.sieve_cut is not None and not 0 <= self.sieve_cut <= MAX_SLOTS:
+            raise RecipeError(f"sieve-cut {self.sieve_cut} is outside 0 to {MAX_SLOTS}")
         kind, _, field = self.keep.partition(":")
         if kind in ("max", "min"):
             if not field:

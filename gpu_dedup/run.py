@@ -6,11 +6,11 @@ import os
 import re
 from dataclasses import dataclass
 
-from gpu_dedup.errors import RunError
+from gpu_dedup.errors import RunError, check_types
 
 DEVICES = ("auto", "cpu", "gpu")
 BACKENDS = ("numpy", "numba", "cuda")
-MIN_MEMORY = 256 << 20
+MIN_MEMORY = 256 * 10**6
 
 _SIZES = {
     "": 1,
@@ -67,6 +67,7 @@ class Run:
     progress: bool | None = None  # None: a bar where standard error is a terminal
 
     def __post_init__(self) -> None:
+        check_types(self, RunError)
         if self.device not in DEVICES:
             raise RunError(f"device {self.device!r} is unknown; choose one of {', '.join(DEVICES)}")
         if self.backend is not None and self.backend not in BACKENDS:
@@ -80,7 +81,7 @@ class Run:
         if not 1 <= self.batch_bytes <= 1 << 30:
             raise RunError(f"batch of {self.batch_bytes} bytes is outside 1 byte to 1 GiB")
         if self.memory is not None and self.memory < MIN_MEMORY:
-            raise RunError(f"memory {self.memory} bytes is too little; the least that works is {MIN_MEMORY >> 20}MiB")
+            raise RunError(f"memory {self.memory} bytes is too little; the least that works is {MIN_MEMORY // 10**6}MB")
         if self.audit is not None and self.audit < 1:
             raise RunError(f"audit {self.audit} looks at no row; give the number of rows to look at, such as 1000")
         if not 0 <= self.max_removed_ppm <= 1_000_000:

@@ -164,7 +164,7 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         (["run", "x", "-o", "y", "--normalize", ""], "normalize step"),
         (["run", "x", "-o", "y", "--text-field", "a,"], "text-field"),
         (["run", "x", "-o", "y", "--memory", "much"], "--memory: size 'much'"),
-        (["run", "x", "-o", "y", "--memory", "1kB"], "256MiB"),
+        (["run", "x", "-o", "y", "--memory", "1kB"], "256MB"),
         (["run", "x", "-o", "y", "--backend", "cuda", "--device", "cpu"], "drop one"),
         (["run", "x", "-o", "y", "--threads", "0"], "threads 0"),
         (["run", "x", "-o", "y", "--keep", "newest"], "max:FIELD"),
