@@ -1,0 +1,276 @@
+"""The corpora and the tables of benchmarks/compare.py; no peer is needed, and nothing is timed."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import oracle
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("benchmarks/ is not part of this tree", allow_module_level=True)
+
+
+def load(name: str, path: Path) -> ModuleType:
+    """A module of benchmarks/, under a name of its own: tests/ has a corpora.py, too."""
+    before = list(sys.path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+    return module
+
+
+corpora = load("benchmark_corpora", BENCHMARKS / "corpora.py")
+compare = load("benchmark_compare", BENCHMARKS / "compare.py")
+driver = load("benchmark_driver", BENCHMARKS / "peers" / "driver.py")
+
+
+def english(count: int, words: int = 120) -> list[str]:
+    rng = random.Random(7)
+    return [" ".join(f"w{rng.randrange(3000)}" for _ in range(words)) + f". End {i}!\n" for i in range(count)]
+
+
+def chinese(count: int) -> list[str]:
+    return list(itertools.islice(corpora.made_chinese(3), count))
+
+
+# ----------------------------------------------------------------------------------------------------------- corpora
+
+
+@pytest.mark.parametrize("texts", [english(60), chinese(60)], ids=["english", "chinese"])
+def test_planted_pairs_have_the_jaccard_they_claim(texts: list[str]) -> None:
+    made = corpora.plant(texts, seed=5, near=0.5)
+    sets = [oracle.shingles(oracle.normalise(text), "token", 5) for text in made.texts]
+    assert len(made.pairs) > 15
+    for pair in made.pairs:
+        assert oracle.jaccard(sets[pair.original], sets[pair.copy]) == (pair.shared, pair.union)
+    shares = [pair.shared / pair.union for pair in made.pairs]
+    assert min(shares) < 0.65
+    assert max(shares) > 0.9
+    assert all(share >= 0.4 for share in shares)  # the target is from 0.5 up; insertions and removals stray a little
+
+
+def test_planting_is_the_same_for_a_seed_and_loses_nothing() -> None:
+    texts = english(50)
+    one, again, other = (corpora.plant(texts, seed, near=0.3, exact=0.2) for seed in (1, 1, 2))
+    assert one == again
+    assert one.texts != other.texts
+    assert set(texts) <= set(one.texts)
+    copies = len(one.texts) - len(texts) - len(one.pairs)
+    assert sum(one.texts.count(text) - 1 for text in set(texts)) == copies > 0
+    assert one.bytes == sum(len(text.encode()) for text in one.texts)
+
+
+def test_a_text_too_short_to_edit_is_copied_as_it_is() -> None:
+    assert corpora.edited(random.Random(1), "only four words here", 0.5) == "only four words here"
+    assert corpora.edited(random.Random(1), "", 0.5) == ""
+
+
+def test_editing_strikes_the_target() -> None:
+    rng = random.Random(3)
+    text = " ".join(f"word{i}" for i in range(2004))
+    for target in (0.5, 0.8, 0.95):
+        sets = [oracle.shingles(oracle.normalise(t), "token", 5) for t in (text, corpora.edited(rng, text, target))]
+        shared, union = oracle.jaccard(*sets)
+        assert abs(shared / union - target) < 0.03
+
+
+@pytest.mark.parametrize("texts", [english(20), chinese(20)], ids=["english", "chinese"])
+def test_growing_deals_the_words_anew(texts: list[str]) -> None:
+    grown = list(itertools.islice(corpora.grow(texts, seed=4), 60))
+    assert grown == list(itertools.islice(corpora.grow(texts, seed=4), 60))
+    assert grown[:20] == texts
+    for number in (20, 40):
+        for before, after in zip(texts, grown[number : number + 20], strict=True):
+            assert sorted(before.replace(" ", "")) == sorted(after.replace(" ", ""))
+            old, new = (oracle.shingles(oracle.normalise(text), "token", 5) for text in (before, after))
+            shared, union = oracle.jaccard(old, new)
+            assert shared < 0.2 * union
+
+
+def test_growing_adds_near_copies_after_their_original() -> None:
+    plain = list(itertools.islice(corpora.grow(english(30), seed=4), 30))
+    mixed = list(itertools.islice(corpora.grow(english(30), seed=4, near=0.5), 40))
+    extra = [i for i, text in enumerate(mixed) if text not in plain]
+    assert len(extra) >= 8
+    for i in extra:
+        sets = [oracle.shingles(oracle.normalise(text), "token", 5) for text in mixed[i - 1 : i + 1]]
+        shared, union = oracle.jaccard(*sets)
+        assert shared >= 0.4 * union
+
+
+def test_growing_nothing_is_refused() -> None:
+    with pytest.raises(SystemExit, match="nothing to make a corpus of"):
+        next(corpora.grow(["", "..."], seed=1))
+
+
+def test_texts_go_through_files_unchanged(tmp_path: Path) -> None:
+    texts = ["plain", "", "two\nlines\u2028x", "half \ud800", "中文"]
+    assert corpora.write_texts(tmp_path / "a.jsonl", texts) == (5, 5 + 0 + 13 + 8 + 6)
+    assert list(corpora.read_texts([tmp_path])) == texts
+    assert list(corpora.read_texts([tmp_path / "a.jsonl"], rows=2)) == texts[:2]
+    lines = (tmp_path / "a.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == list("01234")
+    assert corpora.write_texts(tmp_path / "b.jsonl", texts, size=5) == (1, 5)
+
+
+@pytest.mark.parametrize("kind", ["english", "code", "short", "chinese"])
+def test_corpora_of_this_machine(kind: str) -> None:
+    """Real text where there is some, the size that was asked for, and the same again."""
+    size = 150_000
+    made = corpora.corpus(kind, size, seed=2)
+    assert made == corpora.corpus(kind, size, seed=2)
+    longest = max(len(text.encode()) for text in made.texts)
+    assert 0.6 * size <= made.bytes <= 1.5 * size + 2 * longest
+    assert compare.language_of(made.texts) == ("zh" if kind == "chinese" else "en")
+
+
+# ----------------------------------------------------------------------------------------------------------- drivers
+
+
+def test_shingles_of_the_drivers_are_those_of_the_oracle() -> None:
+    for text in [*english(5), *chinese(5), "Only THREE words", "", "...", "mixed 中文 and English words, 好的"]:
+        expected = {" ".join(window) for window in oracle.shingles(oracle.normalise(text), "token", 5)}
+        assert set(driver.shingles(text)) == expected
+
+
+def test_blocks_of_the_drivers_give_every_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [*english(30), "", "form\x0cfeed \u2028 \x85"]
+    corpora.write_texts(tmp_path / "a.jsonl", texts)
+    for size in (1, 700, 5000, 10**6):
+        monkeypatch.setattr(driver, "BLOCK", size)
+        rows = [row for block in driver.blocks(str(tmp_path / "a.jsonl")) for row in driver.block_rows(block)]
+        assert rows == list(enumerate(texts))
+
+
+def test_greedy_keeps_a_row_whose_only_match_went() -> None:
+    # 1 goes with 0; 2 is like 1 alone, so it stays; 3 is like 2 and goes.
+    assert driver.greedy(4, [(1, 0), (1, 2), (3, 2), (3, 3)]) == [True, False, True, False]
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    row = {"wall_s": 2.0, "cpu_s": 3.0, "memory_mb": 300.0, "mb_per_s": 50.0, "times_ours": 1.0, "kept": 900}
+    seen = {"documents": 1000, "true_pairs": 90, "without_witness": 0, "missed_removals": 1, "recall": 0.99}
+    return {
+        "corpus": "made", "rows": 1000, "text_mb": 100.0, "cores": 2, "threshold": 0.8, "repeat": 3,
+        "peers": {"slow": {"version": "1.2"}, "broken": {"version": ""}},
+        "end_to_end": {
+            "gpu-dedup": row,
+            "slow": {**row, "wall_s": 9.0, "times_ours": 4.5, "mb_per_s": 11.1, "cpu_s": 9.0, "memory_mb": 301.0},
+            "broken": {"why": "exit 1: Error | here"},
+        },
+        "quality": {"gpu-dedup": seen, "slow": {**seen, "without_witness": 20, "missed_removals": 4, "recall": 0.9}},
+        "sketch": {
+            "gpu-dedup": {"hashes_100": 100.0, "hashes_1000": 110.0, "hashes_10000": 111.0, "text": 90.0},
+            "slow": {"hashes_100": 1.0, "hashes_1000": 2.0, "hashes_10000": "takes no hashes", "text": 3.0},
+        },
+        **changes,
+    }  # fmt: skip
+
+
+def test_table_says_what_was_measured_and_why_not() -> None:
+    text = compare.markdown(results())
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2] == "| gpu-dedup | 2.00 | 3.0 | 300 | 50.0 | 1.00 | 900 | 0 | 1 | 0.9900 |"
+    assert rows[3] == "| slow 1.2 | 9.00 | 9.0 | 301 | 11.1 | 4.50 | 900 | 20 | 4 | 0.9000 |"
+    assert rows[4].startswith("| broken | exit 1: Error / here |")
+    assert "| slow | 1.00 | 2.00 | takes no hashes | 3.00 |" in rows
+    assert len({line.count("|") for line in rows[:5]}) == 1
+    assert "Quality over 1,000 texts with 90 true pairs." in text
+    assert text.endswith("- No peer did better than gpu-dedup in any column.\n")
+
+
+def test_table_says_where_a_peer_wins() -> None:
+    given = results()
+    given["end_to_end"]["slow"].update(times_ours=0.8, memory_mb=100.0)
+    given["quality"]["slow"]["missed_removals"] = 0
+    given["sketch"]["slow"]["hashes_1000"] = 289.0
+    assert compare.verdicts(given) == [
+        "- A peer wins: faster end to end than gpu-dedup (2.0 s): slow (9.0 s).",
+        "- A peer wins: less memory than gpu-dedup (300.0 MB): slow (100.0 MB).",
+        "- A peer wins: fewer missed removals than gpu-dedup (1): slow (0).",
+        "- A peer wins: faster sketch of 1,000 hashed shingles than gpu-dedup (110.0 M shingles/s): "
+        "slow (289.0 M shingles/s).",
+    ]
+
+
+def test_nothing_is_claimed_where_no_peer_ran() -> None:
+    given = results(quality={}, sketch={})
+    del given["end_to_end"]["slow"]
+    assert compare.verdicts(given) == []
+    assert "Sketch alone" not in compare.markdown(given)
+
+
+def test_summary_takes_medians_and_the_largest_memory() -> None:
+    costs = [compare.Cost(4.0, 8.0, 10**6), compare.Cost(2.0, 3.0, 3 * 10**6), compare.Cost(2.5, 4.0, 2 * 10**6)]
+    said = compare.summary(costs, 10**7)
+    assert said == {"wall_s": 2.5, "cpu_s": 4.0, "memory_mb": 3.0, "mb_per_s": 4.0, "walls": [4.0, 2.0, 2.5]}
+
+
+def test_rate_is_the_median() -> None:
+    assert compare.rate({"seconds": [1.0, 0.5, 9.0], "shingles": 2_000_000}) == 2.0
+    assert compare.rate({"seconds": [0.5], "bytes": 10**6}) == 2.0
+
+
+def test_quality_is_judged_for_every_tool(tmp_path: Path) -> None:
+    quality = load("benchmark_quality", BENCHMARKS / "quality.py")
+    text = " ".join(f"word{i}" for i in range(100))
+    corpora.write_texts(tmp_path / "a.jsonl", [text, text, text + " more", "another text of some words", ""])
+    sys.modules["quality"] = quality
+    try:
+        said = compare.quality(quality.Truth(tmp_path / "a.jsonl"), {"all": [0, 1, 2, 3, 4], "one": [2, 4]}, 0.8)
+    finally:
+        del sys.modules["quality"]
+    assert (said["all"]["missed_removals"], said["all"]["without_witness"]) == (2, 0)
+    assert (said["one"]["missed_removals"], said["one"]["without_witness"]) == (0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- measurement
+
+CPUS = set(list(os.sched_getaffinity(0))[:1]) if hasattr(os, "sched_getaffinity") else {0}
+
+
+def test_a_process_and_its_children_are_measured(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time; "
+        "subprocess.run([sys.executable, '-c', 'x = bytearray(80_000_000); sum(range(3_000_000)); "
+        "import time; time.sleep(0.5)']); x = bytearray(10_000_000); time.sleep(0.1)"
+    )
+    start = time.perf_counter()
+    cost = compare.run_measured([sys.executable, "-c", code], tmp_path / "log", CPUS, 60)
+    assert 0.6 <= cost.wall <= time.perf_counter() - start
+    assert cost.cpu > 0.01
+    assert 80_000_000 <= cost.memory < 400_000_000
+
+
+def test_a_failure_and_a_hang_are_told_in_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(compare.PeerError, match="^exit 1: ValueError: no such thing$"):
+        compare.run_measured([sys.executable, "-c", "raise ValueError('no such thing')"], log, CPUS, 60)
+    with pytest.raises(compare.PeerError, match="not done after 0 s"):
+        compare.run_measured([sys.executable, "-c", "import time; time.sleep(60)"], log, CPUS, 0.3)
+
+
+def test_every_peer_has_a_driver_that_compiles() -> None:
+    assert len({peer.name for peer in compare.PEERS}) == len(compare.PEERS)
+    for name in [*(peer.driver for peer in compare.PEERS), "ours"]:
+        path = BENCHMARKS / "peers" / f"{name}.py"
+        compile(path.read_text(encoding="utf-8"), str(path), "exec")
