@@ -288,7 +288,7 @@ def test_a_missing_file_and_a_wrong_option(
     for arguments, words in (
         (["/no/such"], "no such file or folder"),
         ([str(empty)], "no file here ends in"),
-        ([str(write_core(tmp_path, ".jsonl")), "--", "--threshold", "9"], "outside (0, 1]"),
+        ([str(write_core(tmp_path, ".jsonl")), "--", "--threshold", "9"], "threshold 9 is outside"),
     ):
         monkeypatch.setattr(sys, "argv", ["labelled.py", *arguments])
         with pytest.raises(SystemExit) as stopped:
