@@ -26,6 +26,7 @@ from gpu_dedup.recipe import Recipe
 
 NUMBER, TEXT, DATE, TIME, DURATION, BYTES = "number", "text", "date", "time of day", "duration", "bytes"
 LOCAL, ZONED = "timestamp without zone", "timestamp with zone"
+ORDERED = {NUMBER, TEXT, DATE, TIME, DURATION, BYTES, LOCAL, ZONED}
 
 # Exact type -> kind, for kinds with an order. Booleans are ints to Python, so subclasses are not asked.
 KINDS: dict[type, str] = {
@@ -96,14 +97,16 @@ class KeeperColumn:
     Numbers are held as int64 or as float64 where that loses nothing, batch by batch (9 bytes a row); larger whole
     numbers, decimals, text and times are held as they are. A value of another kind is refused when it comes, not at
     the end.
+
+    met   (row, kind, value in words) of the first value that was there and, once one was refused, of that one: all that
+          an error needs, so that columns of several processes can be held against each other before their values travel
     """
 
     def __init__(self, keep: str) -> None:
         """keep: 'max:FIELD' or 'min:FIELD', for messages."""
         self.keep = keep
         self._count = 0
-        self._kind: str | None = None
-        self._example: tuple[int, str] = (0, "")  # the first value that was there
+        self.met: list[tuple[int, str, str]] = []
         self._chunks: list[tuple[Any, Bool]] = []  # int64, float64 or object values; True where there is one
         self._ints = self._floats = False  # whether there are such chunks
         self._wide = False  # an int64 chunk holds a number that float64 may not
@@ -119,7 +122,7 @@ class KeeperColumn:
         types = set(map(type, values))
         there = types.difference(_ABSENT)
         kind = NUMBER if there <= {int, float, Decimal} else TEXT if there == {str} else None
-        if there and (kind is None or kind != self._kind):
+        if there and (kind is None or not self.met or kind != self.met[0][1]):
             self._check_each(values)
         self._store(values, there, gaps=there != types)
         self._count += len(values)
@@ -127,26 +130,40 @@ class KeeperColumn:
     def _check_each(self, values: Sequence[Any]) -> None:
         """Find the first value that does not go with those before it; take note of the first value there is."""
         for place, value in enumerate(values):
-            if _absent(value):
-                continue
-            row, shown = self._count + place, _braces(_shown(value))
-            kind = _kind(value)
-            if kind is None:
-                what = UNORDERED.get(type(value), f"value of type {type(value).__name__}")
-                raise KeeperError(
-                    f"{{}}: keep {_braces(self.keep)} has no order for the {what} {shown}; "
-                    f"use a field of numbers or of text",
-                    (row,),
-                )
-            if self._kind is None:
-                self._kind, self._example = kind, (row, shown)
-            elif kind != self._kind:
-                first, example = self._example
-                raise KeeperError(
-                    f"{{1}}: keep {_braces(self.keep)} finds the {kind} {shown}, but the {self._kind} {example} "
-                    f"at {{0}}; make the field one kind throughout, or keep by another",
-                    (first, row),
-                )
+            if not _absent(value):
+                kind = _kind(value) or UNORDERED.get(type(value), f"value of type {type(value).__name__}")
+                if not self.met or kind != self.met[0][1]:
+                    self.meet(self._count + place, kind, _shown(value))
+
+    def meet(self, row: int, kind: str, shown: str) -> None:
+        """Take note of a value, told by its row, its kind and itself in words. Raises KeeperError as `append` does."""
+        if self.met and kind == self.met[0][1]:
+            return
+        self.met.append((row, kind, shown))
+        value = _braces(shown)
+        if kind not in ORDERED:
+            raise KeeperError(
+                f"{{}}: keep {_braces(self.keep)} has no order for the {kind} {value}; "
+                f"use a field of numbers or of text",
+                (row,),
+            )
+        if len(self.met) > 1:
+            first, first_kind, example = self.met[0]
+            raise KeeperError(
+                f"{{1}}: keep {_braces(self.keep)} finds the {kind} {value}, but the {first_kind} {_braces(example)} "
+                f"at {{0}}; make the field one kind throughout, or keep by another",
+                (first, row),
+            )
+
+    def extend(self, other: KeeperColumn) -> None:
+        """Add the rows of another column, as if its values had been appended here. It is used up."""
+        for row, kind, shown in other.met:
+            self.meet(self._count + row, kind, shown)
+        self._chunks += other._chunks
+        self._ints |= other._ints
+        self._floats |= other._floats
+        self._wide |= other._wide
+        self._count += other._count
 
     def _store(self, values: Sequence[Any], types: set[type], gaps: bool) -> None:
         """types: of the values that are there; gaps: some are null or missing."""

@@ -450,6 +450,24 @@ class _File:
         self._descriptor = -1
 
 
+def _read_head(file: Any, path: str) -> tuple[int, np.dtype[Any], int | None, int, int]:
+    """Bytes of a row, dtype, width, rows and checksum of a finished table's file. Raises OutputError."""
+    head = file.read(HEAD)
+    if len(head) < HEAD or head[:8] != MAGIC:
+        raise OutputError(f"{path}: is not a table of gpu-dedup; remove it and run again")
+    _, version, item, name, width, rows, digest = _HEAD.unpack(head)
+    if version != VERSION:
+        raise OutputError(f"{path}: has version {version}, this program reads {VERSION}; remove it and run again")
+    if rows < 0:
+        raise OutputError(f"{path}: was not finished; remove it and run again")
+    row = item * (1 if width < 0 else width)
+    return row, np.dtype(name.rstrip(b"\0").decode()), None if width < 0 else width, rows, digest
+
+
+def _damaged(path: str, count: int, wanted: int) -> OutputError:
+    return OutputError(f"{path}: is damaged ({count} bytes of {wanted}, or other bytes); remove it and run again")
+
+
 def check_file(path: str) -> tuple[np.dtype[Any], int | None, int]:
     """dtype, width and number of rows of a finished table's file, after its head and checksum were found right.
 
@@ -458,16 +476,7 @@ def check_file(path: str) -> tuple[np.dtype[Any], int | None, int]:
     """
     try:
         with open(path, "rb") as file:
-            head = file.read(HEAD)
-            if len(head) < HEAD or head[:8] != MAGIC:
-                raise OutputError(f"{path}: is not a table of gpu-dedup; remove it and run again")
-            _, version, item, name, width, rows, digest = _HEAD.unpack(head)
-            if version != VERSION:
-                raise OutputError(
-                    f"{path}: has version {version}, this program reads {VERSION}; remove it and run again"
-                )
-            if rows < 0:
-                raise OutputError(f"{path}: was not finished; remove it and run again")
+            row, dtype, width, rows, digest = _read_head(file, path)
             hasher = xxhash.xxh3_64()
             count = 0
             while block := file.read(WRITE_BUFFER):
@@ -475,9 +484,36 @@ def check_file(path: str) -> tuple[np.dtype[Any], int | None, int]:
                 count += len(block)
     except OSError as error:
         raise OutputError(f"{path}: cannot be read ({error.strerror}); remove it and run again") from error
-    row = item * (1 if width < 0 else width)
     if count != rows * row or hasher.intdigest() != digest:
-        raise OutputError(
-            f"{path}: is damaged ({count} bytes of {rows * row}, or other bytes); remove it and run again"
-        )
-    return np.dtype(name.rstrip(b"\0").decode()), None if width < 0 else width, rows
+        raise _damaged(path, count, rows * row)
+    return dtype, width, rows
+
+
+def read_blocks(path: str, dtype: Any, width: int | None, rows: int) -> Iterator[Array]:
+    """The rows of a table that another process has finished, in order, some megabytes at a time.
+
+    dtype, width, rows   as they must be
+    Raises OutputError as `check_file` does, and for another table than this one. The checksum is known after the last
+    block, so what was made of the blocks counts only once all were taken.
+    """
+    try:
+        with open(path, "rb") as file:
+            row, *found, digest = _read_head(file, path)
+            wanted = [np.dtype(dtype).newbyteorder("<"), width, rows]
+            if found != wanted:
+                raise OutputError(f"{path}: holds {found[2]} rows of {found[0]} x {found[1]}, not {rows}; run again")
+            step = max(1, READ_SPAN // max(row, 1))
+            shape = () if width is None else (width,)
+            hasher = xxhash.xxh3_64()
+            for start in range(0, rows, step):
+                block = np.empty((min(step, rows - start), *shape), wanted[0])
+                data = block.reshape(-1).view(np.uint8).data
+                count = file.readinto(data)
+                if count != len(data):
+                    raise _damaged(path, start * row + count, rows * row)
+                hasher.update(data)
+                yield block
+            if file.read(1) or hasher.intdigest() != digest:
+                raise _damaged(path, rows * row, rows * row)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read ({error.strerror}); remove it and run again") from error

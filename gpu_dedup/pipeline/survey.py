@@ -132,14 +132,23 @@ class Survey:
 
     def place(self, row: int) -> tuple[FileFacts, int]:
         """File and row within the file of a global row number."""
-        ends = [f.first + f.rows for f in self.files]  # a file without rows ends where it begins and is never hit
-        facts = self.files[int(np.searchsorted(ends, row, side="right"))]
-        return facts, row - facts.first
+        return _place(self.files, row)
 
     def where(self, row: int) -> str:
         """The place of a global row, as messages name it."""
-        facts, local = self.place(row)
-        return facts.source.where(local)
+        return where_in(self.files, row)
+
+
+def _place(files: Sequence[FileFacts], row: int) -> tuple[FileFacts, int]:
+    ends = [f.first + f.rows for f in files]  # a file without rows ends where it begins and is never hit
+    facts = files[bisect_right(ends, row)]
+    return facts, row - facts.first
+
+
+def where_in(files: Sequence[FileFacts], row: int) -> str:
+    """The place of a global row, as messages name it; `files` in order, from row 0 on."""
+    facts, local = _place(files, row)
+    return facts.source.where(local)
 
 
 @dataclass(frozen=True)
@@ -194,6 +203,9 @@ class Surveyor:
         self.batch_bytes = batch_bytes
         self.table = table
         self.seen = SeenDigests()
+        # Also good after an error: the files that were finished before it, and the keeper's field of their rows.
+        self.files: list[FileFacts] = []
+        self.values = KeeperColumn(self.recipe.keep) if self.recipe.keep_field else None
 
     def survey(self, sources: Sequence[Source], advance: Callable[[int], None]) -> Survey:
         """Read all sources. Raises InputError for the first bad row or file in input order, unless the recipe skips it."""
@@ -203,8 +215,7 @@ class Surveyor:
         keys = [self.table(np.uint64, None) for _ in range(recipe.bands or 0)] if near else []
         units: list[I64] = []
         kept: list[I64] = []
-        values = KeeperColumn(recipe.keep) if recipe.keep_field else None
-        done: list[FileFacts] = []
+        values, done = self.values, self.files
         columns: list[list[_Batch]] = []  # of the finished files
         sketch_rows: list[list[I64]] = []
         current: list[_Batch] = []
@@ -337,13 +348,7 @@ class Surveyor:
                 assert batch.values is not None
                 values.append(batch.values)
         except KeeperError as error:
-            ends = [facts.first + facts.rows for facts in files]
-
-            def where(row: int) -> str:
-                facts = files[bisect_right(ends, row)]
-                return facts.source.where(row - facts.first)
-
-            raise error.named(where) from None
+            raise error.named(lambda row: where_in(files, row)) from None
 
     def _check_rows(self, batch: _Batch) -> None:
         if batch.errors and self.recipe.on_bad_row == "error":
