@@ -1,6 +1,6 @@
 """Reading: JSON lines taken apart on one core, and the road from the file to the rows, in MB of input per second.
 
-    python benchmarks/bench_extract.py [--megabytes 32] [--json FILE]
+    python benchmarks/bench_extract.py [--megabytes 32] [--quick] [--json FILE]
 
 Lines are made from seeds: documents of some kilobytes with an id, an address and some nested data, as crawls have them.
 Every text is checked against `json.loads` before anything is timed; the best of five runs over batches of 4 MiB.
@@ -11,18 +11,17 @@ same lines one by one; they need the GIL for it. `copy` is the same batch copied
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
-import platform
 import random
+import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import common
+from common import best
 
 from gpu_dedup.backend import host_backend
 from gpu_dedup.kernels import jsonl_cpu
@@ -85,16 +84,6 @@ def lines_of(make: Callable[[random.Random, int], str], ascii_only: bool, size: 
     return out
 
 
-def best(function: Callable[[], Any], times: int = 5) -> float:
-    """Fewest seconds of some runs."""
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
 def others() -> dict[str, Callable[[bytes], str]]:
     """Parsers of one line to its text, by name."""
     found: dict[str, Callable[[bytes], str]] = {"json": lambda line: str(json.loads(line)["text"])}
@@ -136,37 +125,30 @@ def measure(lines: list[bytes], folder: Path) -> dict[str, float]:
             reader.content_hash()
 
     seconds = {
-        "kernel": best(lambda: [jsonl_cpu.extract(c.data, c.size, ("text",), (), None) for c in chunks]),
-        "rows": best(lambda: [c.parse(backend, ("text",)) for c in chunks]),
-        "rows+id": best(lambda: [c.parse(backend, ("text",), ("id",)) for c in chunks]),
-        "file": best(read),
-        "copy": best(lambda: [c.data.copy() for c in chunks]),
+        "kernel": best(lambda: [jsonl_cpu.extract(c.data, c.size, ("text",), (), None) for c in chunks])[0],
+        "rows": best(lambda: [c.parse(backend, ("text",)) for c in chunks])[0],
+        "rows+id": best(lambda: [c.parse(backend, ("text",), ("id",)) for c in chunks])[0],
+        "file": best(read)[0],
+        "copy": best(lambda: [c.data.copy() for c in chunks])[0],
     }
     for name, parse in others().items():
-        seconds[name] = best(lambda parse=parse: [parse(line) for line in lines], 2)  # type: ignore[misc]
+        seconds[name] = best(lambda parse=parse: [parse(line) for line in lines], 2)[0]  # type: ignore[misc]
     return {name: len(data) / 1e6 / value for name, value in seconds.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=32)
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")
+    parser = common.parser(__doc__)
+    parser.add_argument("--megabytes", type=float, help="of each kind of line  [default: 32, --quick: 2]")
     options = parser.parse_args()
-    total = options.megabytes * 1_000_000
+    megabytes = options.megabytes or (2 if options.quick else 32)
+    total = round(megabytes * 1_000_000)
     kinds: dict[str, tuple[Callable[[random.Random, int], str], bool, int]] = {
         "English": (english, False, 3000),
         "English, short": (english, False, 100),
         "Chinese": (chinese, False, 1000),
         "Chinese, escaped": (chinese, True, 1000),
     }
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-        "megabytes": options.megabytes,
-    }
-    print(", ".join(f"{key} {value}" for key, value in machine.items()) + "; MB/s on one core")
+    print(f"MB of input per second, {megabytes:g} MB of each kind; {common.header()}")
     results: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind, (make, ascii_only, size) in kinds.items():
@@ -176,8 +158,7 @@ def main() -> None:
                 print(f"{'':17} {'B/line':>7}" + "".join(f"{name:>9}" for name in results[kind]))
             mean = sum(map(len, lines)) // len(lines)
             print(f"{kind:17} {mean:7}" + "".join(f"{value:9.0f}" for value in results[kind].values()), flush=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine, "MB/s": results}, indent=1) + "\n")
+    common.save(options.json, "extract", {"megabytes": megabytes, "mb_per_second": common.rounded(results)})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Normalise and count: MB of input per second on one core, by kind of text and set of steps.
 
-    python benchmarks/bench_normalise.py [--megabytes 16] [--json FILE]
+    python benchmarks/bench_normalise.py [--megabytes 16] [--quick] [--json FILE]
 
 Texts are made from seeds, in documents of about 2,000 characters. Numba is checked against NumPy on a part of them, bit
 for bit, before anything is timed; the best of five runs. `copy` is the same blob copied once, in the same minute.
@@ -8,17 +8,19 @@ for bit, before anything is timed; the best of five runs. `copy` is the same blo
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import random
-import time
+import sys
 import unicodedata
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import common
+from common import best
 
 from gpu_dedup.batch import Tape
 from gpu_dedup.kernels import normalise_cpu, normalise_ref, utf8_cpu, utf8_ref
@@ -83,7 +85,7 @@ def corpora(megabytes: float) -> dict[str, Tape]:
         rng = random.Random(1)
         texts: list[str] = []
         size = 0
-        while size < 1_000_000:
+        while size < min(1e6, megabytes * 1e6):
             texts.append(make(rng, DOCUMENT))
             size += len(texts[-1].encode())
         return Tape.of(texts * max(1, round(megabytes * 1e6 / size)))
@@ -98,16 +100,6 @@ def corpora(megabytes: float) -> dict[str, Tape]:
         "Hindi": tape(lambda rng, size: prose(rng, HINDI, size)),
         "mixed": tape(lambda rng, size: rng.choice([chinese(rng, size), prose(rng, ENGLISH, size), french(rng, size)])),
     }
-
-
-def best(function: Callable[[], Any], times: int = 5) -> float:
-    """Fewest seconds of some runs."""
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
 
 
 def part(tape: Tape) -> Tape:
@@ -137,7 +129,7 @@ def measure(tape: Tape) -> dict[str, float]:
     row: dict[str, float] = {}
 
     def time_it(name: str, texts: Tape, function: Callable[[], Any]) -> None:
-        row[name] = texts.nbytes / best(function) / 1e6
+        row[name] = texts.nbytes / best(function)[0] / 1e6
 
     for steps in STEPS:
         bits = step_bits(steps.split(","))
@@ -151,26 +143,21 @@ def measure(tape: Tape) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=16)
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there, too")
+    parser = common.parser(__doc__)
+    parser.add_argument("--megabytes", type=float, help="of each kind of text  [default: 16, --quick: 1]")
     options = parser.parse_args()
+    megabytes = options.megabytes or (1 if options.quick else 16)
 
+    print(f"MB of input per second, {megabytes:g} MB of each kind; {common.header()}")
     rates: dict[str, dict[str, float]] = {}
-    for kind, tape in corpora(options.megabytes).items():
+    for kind, tape in corpora(megabytes).items():
         check(tape)
         rates[kind] = measure(tape)
-
-    machine = f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, one core"
-    print(f"MB of input per second, {options.megabytes:g} MB of each kind; {machine}")
     width = max(map(len, next(iter(rates.values()))))
     print(" " * width, *(f"{kind[:12]:>12}" for kind in rates))
     for name in next(iter(rates.values())):
         print(f"{name:{width}}", *(f"{row[name]:12,.0f}" for row in rates.values()))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine, "megabytes": options.megabytes, "mb_per_second": rates}, file, indent=1)
-            file.write("\n")
+    common.save(options.json, "normalise", {"megabytes": megabytes, "mb_per_second": common.rounded(rates)})
 
 
 if __name__ == "__main__":

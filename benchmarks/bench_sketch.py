@@ -1,6 +1,6 @@
 """Text to hashes, one core: digest, shingles, shingle sets, MinHash, the fused sketch and band keys.
 
-    python benchmarks/bench_sketch.py [--mb 16] [--json FILE]
+    python benchmarks/bench_sketch.py [--megabytes 16] [--quick] [--json FILE]
 
 Texts are normalised already and made from a seed: English-like (lower case, words by Zipf's law, a twentieth with a
 character outside ASCII), Chinese (characters by Zipf's law, a comma every dozen), of 50 to 1,500 units. NumPy and Numba
@@ -9,16 +9,16 @@ must agree on a part of them before anything is timed; best of five runs. MB are
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import time
-from collections.abc import Callable
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import common
+from common import best
 
 from gpu_dedup.batch import Tape
 from gpu_dedup.kernels import (
@@ -71,17 +71,6 @@ def chinese(rng: np.random.Generator, size: int) -> list[str]:
         texts.append("".join(chars))
         size -= 3 * len(chars)
     return texts
-
-
-def best(function: Callable[[], Any], times: int = 5) -> tuple[float, Any]:
-    """Fewest seconds of some runs, and the last result."""
-    seconds = []
-    result = None
-    for _ in range(times):
-        start = time.perf_counter()
-        result = function()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds), result
 
 
 def check(tape: Tape, spec: ShingleSpec) -> None:
@@ -139,26 +128,24 @@ def measure(kind: str, tape: Tape, specs: list[str]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=16, help="text per language")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser = common.parser(__doc__)
+    parser.add_argument("--megabytes", type=float, help="of text in each language  [default: 16, --quick: 1]")
     options = parser.parse_args()
+    megabytes = options.megabytes or (1 if options.quick else 16)
     rng = np.random.default_rng(1)
-    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, one core")
+    print(common.header())
     rows = []
     for kind, make, specs in (
         ("english", english, ["token:5", "word:5", "char:8", "byte:8", "code:5"]),
         ("chinese", chinese, ["token:5", "char:5"]),
     ):
-        tape = Tape.of(make(rng, options.mb * 1_000_000))
+        tape = Tape.of(make(rng, round(megabytes * 1_000_000)))
         print(f"\n{kind}: {len(tape):,} texts, {tape.nbytes / 1e6:.1f} MB      MB/s   M shingles/s")
         for row in measure(kind, tape, specs):
             speed, shingles = (f"{row[key]:12.0f}" if row[key] else " " * 12 for key in ("MB/s", "M shingles/s"))
             print(f"    {row['operation']:<28}{speed}{shingles}")
             rows.append(row)
-    if options.json:
-        machine = {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
-        options.json.write_text(json.dumps({**machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    common.save(options.json, "sketch", {"megabytes": megabytes, "rows": common.rounded(rows)})
 
 
 if __name__ == "__main__":

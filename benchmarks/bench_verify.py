@@ -1,6 +1,6 @@
 """Verification: cost of Jaccard by size of the sets, beside that of sketching as much text; Levenshtein by length.
 
-    python benchmarks/bench_verify.py [--json FILE]
+    python benchmarks/bench_verify.py [--quick] [--json FILE]
 
 Checks that NumPy and Numba agree before it times them; one core, the best of three runs. Near pairs share 0.85 of their
 items, far pairs 0.5 (threshold 0.8: given up on early). The sketch is that of seeded English-like text, token:5 and
@@ -10,16 +10,17 @@ installed.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
-import json
-import platform
-import time
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import common
 
 from gpu_dedup.backend import LOWEST, host_backend
 from gpu_dedup.batch import Tape
@@ -28,14 +29,7 @@ THRESHOLD = 800_000
 
 
 def best(function: Callable[[], Any], times: int = 3) -> tuple[float, Any]:
-    """Fewest seconds of some runs, and the last result."""
-    seconds = []
-    result = None
-    for _ in range(times):
-        start = time.perf_counter()
-        result = function()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds), result
+    return common.best(function, times)
 
 
 def sets_of(rng: np.random.Generator, size: int, pairs: int, share: float) -> tuple[Any, Any]:
@@ -66,13 +60,12 @@ def texts_of(rng: np.random.Generator, length: int, pairs: int, changed: float, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
+    options = common.parser(__doc__).parse_args()
+    jaccard_rows: list[dict[str, Any]] = []
+    edit_rows: list[dict[str, Any]] = []
     slow, fast = host_backend("numpy"), host_backend("numba")
     rng = np.random.default_rng(1)
-    results: list[dict[str, Any]] = []
-    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, one core")
+    print(common.header())
 
     words = np.array(["".join(chr(97 + c) for c in rng.integers(0, 26, rng.integers(2, 10))) for _ in range(20_000)])
     zipf = 1 / np.arange(1, len(words) + 1)
@@ -80,8 +73,8 @@ def main() -> None:
     none = np.zeros(0, np.uint64)
     heads = ("items a set", "jaccard", "near", "far", "ns an item", "sketch")
     print("".join(f"{head:>12}" for head in heads) + "   (us a pair; us a text)")
-    for size in (30, 100, 300, 1000, 3000, 10_000, 100_000):
-        pairs = max(2, 400_000 // size)
+    for size in (30, 300, 3000) if options.quick else (30, 100, 300, 1000, 3000, 10_000, 100_000):
+        pairs = max(2, (40_000 if options.quick else 400_000) // size)
         left, right = np.arange(1, 2 * pairs, 2), np.arange(0, 2 * pairs, 2)
         near, far = sets_of(rng, size, pairs, 0.85), sets_of(rng, size, pairs, 0.5)
         few = min(pairs, 50)
@@ -112,7 +105,7 @@ def main() -> None:
             "ns_per_item": full / pairs / (2 * size) * 1e9,
             "sketch_us": sketch / len(tape) * 1e6,
         }
-        results.append(row)
+        jaccard_rows.append(row)
         print(
             f"{size:>12,}{row['jaccard_us']:>12.2f}{row['near_us']:>12.2f}{row['far_us']:>12.2f}"
             f"{row['ns_per_item']:>12.2f}{row['sketch_us']:>12.2f}"
@@ -123,7 +116,7 @@ def main() -> None:
         fuzz = importlib.import_module("rapidfuzz.distance").Levenshtein
     heads = ("code points", "changed", "symbols", "at 0.8", "exact", "rapidfuzz")
     print("\n" + "".join(f"{head:>12}" for head in heads) + "   (ms a pair; rapidfuzz at 0.8)")
-    for length, pairs in ((100, 500), (1000, 50), (10_000, 4), (50_000, 2)):
+    for length, pairs in ((100, 500), (1000, 50), (10_000, 4), (50_000, 2))[: 2 if options.quick else 4]:
         for symbols in (60, 3000):
             for changed in (0.02, 0.15, 0.5):
                 items, offsets = texts_of(rng, length, pairs, changed, symbols)
@@ -154,15 +147,11 @@ def main() -> None:
                     assert agreed == same.tolist()
                     row["rapidfuzz_ms"] = seconds / pairs * 1e3
                     beside = f"{row['rapidfuzz_ms']:.4f}"
-                results.append(row)
+                edit_rows.append(row)
                 print(
                     f"{length:>12,}{changed:>12}{symbols:>12,}{row['bounded_ms']:>12.4f}{row['exact_ms']:>12.4f}{beside:>12}"
                 )
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {"python": platform.python_version(), "machine": platform.machine(), "rows": results}, file, indent=1
-            )
+    common.save(options.json, "verify", common.rounded({"jaccard": jaccard_rows, "edit": edit_rows}))
 
 
 if __name__ == "__main__":
