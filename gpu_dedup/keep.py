@@ -114,6 +114,11 @@ class KeeperColumn:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def empty(self) -> bool:
+        """True while no row had a value."""
+        return not self.met
+
     def append(self, values: Sequence[Any]) -> None:
         """Add the values of the next rows: str, int, float, bool, None, MISSING, list, dict, or a Parquet time.
 

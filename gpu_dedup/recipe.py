@@ -1,7 +1,7 @@
 """Recipe: all that changes the answer, and nothing else. Frozen, comparable, with a fingerprint.
 
-The fingerprint is stored in every file that outlives the process; two runs with the same fingerprint over the same input
-give the same surviving rows, on every backend.
+The fingerprint is stored in every file that outlives the process; two runs with the same fingerprint over the same
+input give the same surviving rows, on every backend.
 """
 
 from __future__ import annotations
@@ -151,14 +151,16 @@ class Recipe:
                 raise RecipeError(f"bands {self.bands} and rows {self.rows} must be 1 or more")
             if not 1 <= self.bands * self.rows <= MAX_SLOTS:
                 raise RecipeError(
-                    f"bands {self.bands} x rows {self.rows} = {self.bands * self.rows} slots; at most {MAX_SLOTS} are possible"
+                    f"bands {self.bands} x rows {self.rows} = {self.bands * self.rows} slots; "
+                    f"at most {MAX_SLOTS} are possible"
                 )
         if not 0 <= self.seed < 2**64:
             raise RecipeError(f"seed {self.seed} is outside 0 to 2**64 - 1")
         if self.limit is not None and not 0 <= self.limit < 2**62:
             raise RecipeError(f"limit {self.limit} is outside 0 to 2**62")
         for name, least in (
-            ("min_shingles", 0), ("bucket_cap", 2), ("cap_lowest", 1), ("cap_splits", 0), ("cap_slots", 1), ("edit_max_chars", 1)
+            ("min_shingles", 0), ("bucket_cap", 2), ("cap_lowest", 1), ("cap_splits", 0), ("cap_slots", 1),
+            ("edit_max_chars", 1),
         ):  # fmt: skip
             if not least <= getattr(self, name) <= LARGEST:
                 option = name.replace("_", "-")

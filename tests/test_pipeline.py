@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -19,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from harness import FULL_RECALL, Ran
 
-from gpu_dedup.errors import InputError, OutputError, RunError, UserError
+from gpu_dedup.errors import InputError, OutputError, RecipeError, RunError, UserError
 from gpu_dedup.pipeline import dedup, settle
-from gpu_dedup.recipe import Recipe
+from gpu_dedup.recipe import Recipe, ppm
 from gpu_dedup.run import Run
 
 WORDS = corpora.made_up(random.Random("test_pipeline"), 4000)
@@ -118,6 +119,13 @@ def test_min_shingles_leaves_short_texts_to_exact_copies(go: Go) -> None:
     )
     assert go(rows).ids == ["a", "d"]
     assert go(rows, min_shingles=2).groups == {"a": ["c"], "d": ["e"]}
+
+
+def test_min_shingles_counts_different_shingles(go: Go) -> None:
+    """A text that says one thing a hundred times has one shingle, however long it is."""
+    rows = texts(("a", "no " * 20), ("b", "no " * 30), ("c", prose(0)), ("d", prose(0) + " more"))
+    assert go(rows).groups == {"a": ["b"], "c": ["d"]}
+    assert go(rows, min_shingles=10).groups == {"c": ["d"]}
 
 
 def test_stop_shingles_do_not_count(go: Go) -> None:
@@ -446,6 +454,77 @@ def test_mixed_kinds_of_keeper_values_are_refused(go: Go) -> None:
     with pytest.raises(UserError, match="score") as caught:
         go(rows, keep="max:score")
     assert "\n" not in str(caught.value)
+
+
+def test_a_keeper_field_that_no_row_has_is_refused(go: Go) -> None:
+    rows = [{"text": prose(0), "score": 1}, {"text": prose(0), "score": 9}]
+    with pytest.raises(RecipeError, match="keep max:scroe: no row has a value in the field 'scroe'"):
+        go(rows, keep="max:scroe")
+
+
+def test_names_that_are_no_utf8(backend_name: str, tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xe9.jsonl")
+    harness.write_rows(tmp_path / "in" / name, texts(("a", prose(0)), ("b", prose(0) + " more")))
+    dedup([tmp_path / "in"], tmp_path / "out", run=Run(backend=backend_name))
+    assert [row["file"] for row in harness.removed_rows(tmp_path / "out")] == ["\\udcff\\udce9.jsonl"]
+    assert b'"a"' in (tmp_path / "out" / name).read_bytes()
+
+
+def test_damage_outside_the_text_is_found_before_anything_leans_on_it(backend_name: str, tmp_path: Path) -> None:
+    """A Parquet file whose other column is corrupt is left out as a whole, also from a dry run."""
+    bad = tmp_path / "in" / "bad.parquet"
+    bad.parent.mkdir()
+    rng = random.Random(5)
+    other = [rng.randbytes(3000), rng.randbytes(3000)]
+    table = pa.table({"id": ["x", "y"], "text": [prose(0), prose(400)], "other": other})
+    pq.write_table(table, bad, use_dictionary=False, compression="gzip")
+    content = bytearray(bad.read_bytes())
+    at = pq.ParquetFile(bad).metadata.row_group(0).column(2).data_page_offset
+    content[at + 2000 : at + 2100] = b"\xff" * 100
+    bad.write_bytes(bytes(content))
+    harness.write_rows(bad.parent / "good.jsonl", texts(("a", prose(0)), ("b", prose(0) + " more")))
+    for number, dry in enumerate((False, True)):
+        run = Run(backend=backend_name, dry_run=dry)
+        report = dedup(bad.parent, tmp_path / f"out{number}", Recipe(on_bad_file="skip"), run)
+        assert "bad.parquet" in str(report.inputs[0].problem)
+        assert (report.counts.read, report.counts.kept) == (2, 1)
+
+
+def test_a_small_file_of_many_rows_goes_on_with_numba(tmp_path: Path) -> None:
+    rows = [{"text": f"{prose(0, 40)} {i}"} for i in range(1000)]
+    path = harness.write_rows(tmp_path / "many.jsonl.zst", rows)
+    assert path.stat().st_size < 20_000
+    report = dedup(path, tmp_path / "out")
+    assert report.machine.backend == "numba"
+    assert report.counts.kept == 1
+
+
+def test_a_work_folder_that_cannot_be_used_is_refused_before_the_work(tmp_path: Path) -> None:
+    path = harness.write_rows(tmp_path / "a.jsonl", texts(("a", prose(0))))
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(RunError, match="cannot be used as work folder"):
+        dedup(path, tmp_path / "out", run=Run(work_dir=str(tmp_path / "file" / "below")))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Recipe(text_field="body"), "text_field is 'body', a str"),  # type: ignore[arg-type]
+        (lambda: Recipe(threshold_ppm=0.8), "threshold_ppm is 0.8, a float"),  # type: ignore[arg-type]
+        (lambda: Recipe(limit=True), "limit is True, a bool"),
+        (lambda: Recipe(bucket_cap=2**63), "bucket-cap 9223372036854775808 is outside 2 to"),
+        (lambda: Recipe(sieve_cut=-4), "sieve-cut -4 is outside"),
+        (lambda: Run(threads="2"), "threads is '2', a str"),  # type: ignore[arg-type]
+        (lambda: Run(memory="8GB"), "memory is '8GB', a str"),  # type: ignore[arg-type]
+        (lambda: ppm("threshold", "nan"), "threshold nan is outside 0 to 1"),
+        (lambda: ppm("threshold", "1e999999999"), "is outside 0 to 1"),
+        (lambda: ppm("threshold", "0.12345678"), "finer than a millionth"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused_with_their_name(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        make()
 
 
 def test_keep_none_drops_every_row_with_a_partner(go: Go) -> None:

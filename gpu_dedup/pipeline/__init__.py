@@ -16,18 +16,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 
 from gpu_dedup import bands
-from gpu_dedup.backend import Backend, choose_backend, warm
+from gpu_dedup.backend import Backend, choose_backend, host_backend, warm
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
-from gpu_dedup.errors import RunError
+from gpu_dedup.errors import RecipeError, RunError
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, emit
 from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
@@ -56,11 +56,14 @@ from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget, RaggedTable, Table
 from gpu_dedup.write import OutputFolder
 
+# The size of an input that is tiny in bytes is guessed by these factors; bytes say nothing of how many rows will meet.
+UNPACKED = {"gz": 8, "zst": 50, "parquet": 8}
+FEW_ROWS = 400  # with more of them NumPy is not quick enough behind the first pass
 GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 
 
 def settle(recipe: Recipe) -> Recipe:
-    """The recipe with its integers solved: bands, rows and the sieve's cut. Raises RecipeError where none can be found."""
+    """The recipe with its integers solved: bands, rows, the sieve's cut. Raises RecipeError where there are none."""
     if recipe.method == "exact":
         return recipe
     if recipe.bands is None:
@@ -72,7 +75,7 @@ def settle(recipe: Recipe) -> Recipe:
 
 
 def dedup(
-    inputs: Sequence[str | os.PathLike[str]],
+    inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     output: str | os.PathLike[str] | None,
     recipe: Recipe | None = None,
     run: Run | None = None,
@@ -80,7 +83,7 @@ def dedup(
 ) -> Report:
     """Remove duplicates from files; write the surviving rows, a log of the removed ones and a report below `output`.
 
-    inputs   files, folders and globs, in the order that counts for keep=first
+    inputs   files, folders and globs, in the order that counts for keep=first; a lone one need not be in a list
     output   a new or empty folder; None only with run.dry_run
     Raises UserError for what the user can mend: nothing is written then, and what was begun is taken away.
     """
@@ -92,9 +95,12 @@ def dedup(
         raise RunError("no output folder; name one with -o DIR, or pass --dry-run")
     if run.audit is not None:
         check_audit(recipe)
-    target = None if output is None else os.fspath(output)
-    sources = discover([os.fspath(path) for path in inputs], target)
-    backend, why = choose_backend(run, sum(s.size * (8 if s.compression else 1) for s in sources))
+    target = None if output is None else os.fsdecode(output)
+    if isinstance(inputs, (str, bytes, os.PathLike)):
+        inputs = [inputs]
+    passed_over: list[str] = []
+    sources = discover([os.fsdecode(path) for path in inputs], target, passed_over)
+    backend, why = choose_backend(run, sum(s.size * UNPACKED.get(s.compression or s.format, 1) for s in sources))
     with contextlib.ExitStack() as stack:
         folder = None
         if target is not None and run.dry_run:
@@ -104,12 +110,20 @@ def dedup(
         job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
         stack.callback(job.clean)  # after the pool has let go of the tables
         stack.enter_context(job.pool)
+        if run.work_dir is not None:
+            job.work_folder()  # one that cannot be used is found now, not when memory ends
         with progress.stage("start"):
             warm(backend, progress.note, recipe.method == "minhash", recipe.verify == "edit", run.audit is not None)
         sketcher = Sketcher.of(recipe, backend)
         first = "read, sketch" if recipe.method == "minhash" else "read, digest"
         with progress.stage(first, sum(s.size for s in sources)) as advance:
             survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table).survey(sources, advance)
+        _check_keeper(recipe, survey)
+        if backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
+            job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
+            with progress.stage("start"):
+                warm(job.backend, progress.note, recipe.method == "minhash", recipe.verify == "edit")
+            sketcher = replace(sketcher, backend=job.backend)
         found = _decide(job, survey, sketcher)
         _guard(recipe, run, survey, found.outcome)
         audit = None if run.audit is None else _audit(job, survey, sketcher, found, run.audit)
@@ -119,6 +133,7 @@ def dedup(
             survey, sketcher, job.pool, run.batch_bytes, found.outcome, folder, progress, fingerprint, groups.rows
         )
         report = _report(job, why, survey, found, audit, groups, emitted, started, target)
+        report.warnings += _left_out(passed_over)
         if folder is not None:
             folder.commit(report)
     return report
@@ -157,7 +172,8 @@ class _Job:
                     self._work = tempfile.mkdtemp(prefix="gpu-dedup-", dir=self.run.work_dir)
                 except OSError as error:
                     raise RunError(
-                        f"{self.run.work_dir}: cannot be used as work folder ({error.strerror}); name another with --work-dir"
+                        f"{self.run.work_dir}: cannot be used as work folder ({error.strerror}); "
+                        "name another with --work-dir"
                     ) from None
             elif self._folder is not None:
                 self._work = self._folder.work_folder()
@@ -255,6 +271,24 @@ def _audit(job: _Job, survey: Survey, sketcher: Sketcher, found: _Found, count: 
     return audit_rows(survey, sketcher, job.pool, size, found.ranked, found.decision, outcome, count, job.progress)
 
 
+def _check_keeper(recipe: Recipe, survey: Survey) -> None:
+    """A field that no row has cannot choose which copy stays; most likely its name is mistyped."""
+    if survey.values is not None and survey.values.empty and np.any(survey.status == ROW_TEXT):
+        raise RecipeError(
+            f"keep {recipe.keep}: no row has a value in the field {recipe.keep_field!r}; name a field that rows have, "
+            "or keep by another rule"
+        )
+
+
+def _left_out(passed_over: Sequence[str]) -> list[str]:
+    """A line about files of a folder that are of no kind we read; somebody may be about to delete the input."""
+    if not passed_over:
+        return []
+    names = sorted({os.path.basename(path) for path in passed_over})
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [f"{len(passed_over)} files of unknown kind were left out and are not in the output: {shown}"]
+
+
 def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
     """--max-removed: more near removals than anybody expects mean wrong parameters; nothing is written then."""
     read = len(survey.status) - survey.blank
@@ -263,14 +297,14 @@ def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
         return
     raise RunError(
         f"{near:,} of {read:,} rows ({near / read:.1%}) would go as near copies, over --max-removed "
-        f"{share_text(run.max_removed_ppm)}; look with --dry-run or --action flag, raise --threshold or the shingle's n, "
-        "or pass --max-removed 1"
+        f"{share_text(run.max_removed_ppm)}; look with --dry-run or --action flag, raise --threshold or "
+        "the shingle's n, or pass --max-removed 1"
     )
 
 
 @dataclass
 class _Groups:
-    """Kept rows that stand for others: how many there are, and the largest (global rows and sizes, themselves included)."""
+    """Kept rows that stand for others: how many, and the largest (global rows and sizes, themselves included)."""
 
     count: int
     rows: I64

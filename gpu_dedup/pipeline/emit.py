@@ -27,7 +27,7 @@ from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.recipe import Recipe
-from gpu_dedup.report import RemovalLog, id_text
+from gpu_dedup.report import RemovalLog, id_text, utf8
 from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode_lines
 
 LOG_BATCH = 1 << 16
@@ -224,7 +224,7 @@ def _log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, i
     promises[(reason == NEAR) | (reason == EXACT_NEAR)] = guarantee(recipe)
     own_id, own_type = ids.look_up(rows)
     kept_id, _ = ids.look_up(witness)
-    names = pa.array([facts.source.rel for facts in survey.files], pa.string())
+    names = pa.array([utf8(facts.source.rel) for facts in survey.files], pa.string())
     file, row = _places(survey, rows)
     kept_file, kept_row = _places(survey, witness)
     linked_file, linked_row = _places(survey, linked)

@@ -1,4 +1,4 @@
-"""Ordered work on a bounded window of a thread pool: results come in the order of the items, whatever finishes first."""
+"""Ordered work on a bounded window of a thread pool: results in the order of the items, whatever finishes first."""
 
 from __future__ import annotations
 

@@ -53,13 +53,19 @@ class Sketcher:
         return self.backend.normalise(tape, self.steps)
 
     def sketch(self, tape: Tape, select: I64) -> tuple[U32, U64, I64, I64]:
-        """Signatures, band keys, units and shingles that count, of the normalised texts tape[select]."""
+        """Signatures, band keys, units and shingles that count, of the normalised texts tape[select].
+
+        Shingles are counted with their repeats, or, where --min-shingles asks how many there are, without.
+        """
         recipe, spec = self.recipe, self.recipe.spec
         made = self.backend.sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
         assert recipe.bands is not None
         assert recipe.rows is not None
         keys = self.backend.band_keys(made.signatures, recipe.bands, recipe.rows)
-        return made.signatures, keys, made.units, made.kept
+        kept = made.kept
+        if recipe.min_shingles > 1:  # a text of one shingle a hundred times over has one
+            kept = np.diff(self.shingle_sets(tape, select)[1])
+        return made.signatures, keys, made.units, kept
 
     def shingle_sets(self, tape: Tape, select: I64) -> tuple[U64, I64]:
         spec = self.recipe.spec
@@ -69,8 +75,8 @@ class Sketcher:
 class SeenDigests:
     """A lossy memory of digests, so that exact copies are rarely sketched twice.
 
-    Direct-mapped and without a lock: a lost race forgets a digest or sketches a text twice, which costs time and changes
-    nothing. A row that was skipped although no row with its digest was sketched in the end (a file that turned out bad,
+    Direct-mapped and without a lock: a lost race forgets a digest or sketches a text twice, which costs time and
+    changes nothing. A row that was skipped although no row with its digest was sketched in the end (a file that turned out bad,
     a chance hit of 86 equal bits) is found later and sketched by a second look at it.
     """
 
@@ -208,7 +214,7 @@ class Surveyor:
         self.values = KeeperColumn(self.recipe.keep) if self.recipe.keep_field else None
 
     def survey(self, sources: Sequence[Source], advance: Callable[[int], None]) -> Survey:
-        """Read all sources. Raises InputError for the first bad row or file in input order, unless the recipe skips it."""
+        """Read all sources. Raises InputError for the first bad row or file in input order, unless it may be skipped."""
         recipe = self.recipe
         near = recipe.method == "minhash"
         signatures = self.table(np.uint32, recipe.slots) if near else None
@@ -294,14 +300,18 @@ class Surveyor:
     def _items(self, sources: Sequence[Source]) -> Iterator[_Work | _Failure | _End]:
         """Chunks of all files in order; a file's failure and its end are items too, so that they keep their place."""
         left = self.recipe.limit
-        extra = [self.recipe.keep_field] if self.recipe.keep_field else []
+        # Under --on-bad-file skip a file that is damaged in any column has to be found out now: once rows of other
+        # files may have a witness in it, it is too late to leave it out.
+        columns: list[str] | None = [*self.recipe.text_field, self.recipe.keep_field or self.recipe.text_field[0]]
+        if self.recipe.on_bad_file == "skip":
+            columns = None
         for index, source in enumerate(sources):
             facts = FileFacts(source, index)
             if left is not None and left <= 0:
                 return
             seen = 0
             try:
-                with open_source(source, self.batch_bytes, index, [*self.recipe.text_field, *extra]) as reader:
+                with open_source(source, self.batch_bytes, index, columns) as reader:
                     for chunk in reader:
                         yield _Work(facts, chunk, left)
                         seen += chunk.nbytes
@@ -354,7 +364,8 @@ class Surveyor:
         if batch.errors and self.recipe.on_bad_row == "error":
             row, reason = batch.errors[0]
             raise InputError(
-                f"{batch.facts.source.where(row)}: {reason}; mend it, or pass --on-bad-row skip (left out) or keep (copied)"
+                f"{batch.facts.source.where(row)}: {reason}; mend it, or pass --on-bad-row skip (left out) or "
+                "keep (copied)"
             )
         if int(np.count_nonzero(batch.status == ROW_BAD)) != len(batch.errors):
             raise InternalError(f"{batch.facts.source.path}: bad rows without a reason")
