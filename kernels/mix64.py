@@ -3,13 +3,14 @@
 ``mix64`` is the finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants of Stafford's Mix13). The chain over a byte
 string is ours and defined by
 
-    chain(data, start):  h = start ; for each 8-byte little-endian word w of data (the last one zero-padded): h = mix64(h + w)
+    chain(data, start):  h = start
+                         for each 8-byte little-endian word w of data (the last one zero-padded): h = mix64(h + w)
     unit hash of a text unit of L bytes:  chain(bytes, L * GOLDEN)
     shingle hash of units u_1 ... u_n:    s = 0 ; s = s * POLY + hash(u_i) ; mix64(s + n * GOLDEN)
     band key of band t with slots m_1 ... m_r: chain(little-endian uint32 bytes of the slots, (t + 1) * GOLDEN)
 
-all modulo 2**64. POLY = 5 mod 8, so that a shingle of n equal units loses at most log2(n) bits before the mixer. A shingle
-hash can be rolled (one multiply to enter, one to leave), whatever n.
+all modulo 2**64. POLY = 5 mod 8, so that a shingle of n equal units loses at most log2(n) bits before the mixer. A
+shingle hash can be rolled (one multiply to enter, one to leave), whatever n.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sixty-four bytes at a time in Numba: loads and compares that LLVM turns into AVX-512, AVX2, SSE2 or NEON.
 
 Numba has no vector types, but an intrinsic may emit any LLVM IR. Each of these takes a uint8 array and a position and
-reads 64 (or 8) bytes from there, unaligned; the caller owns the bound: `i + 64 <= len(a)`. Buffers that are scanned this
-way carry PAD spare bytes at the end.
+reads 64 (or 8) bytes from there, unaligned; the caller owns the bound: `i + 64 <= len(a)`. Buffers that are scanned
+this way carry PAD spare bytes at the end.
 
     mask_eq(a, i, c)            bit j set where a[i + j] == c
     mask_lt(a, i, c)            bit j set where a[i + j] < c (unsigned)

@@ -76,8 +76,8 @@ class SeenDigests:
     """A lossy memory of digests, so that exact copies are rarely sketched twice.
 
     Direct-mapped and without a lock: a lost race forgets a digest or sketches a text twice, which costs time and
-    changes nothing. A row that was skipped although no row with its digest was sketched in the end (a file that turned out bad,
-    a chance hit of 86 equal bits) is found later and sketched by a second look at it.
+    changes nothing. A row that was skipped although no row with its digest was sketched in the end (a file that turned
+    out bad, a chance hit of 86 equal bits) is found later and sketched by a second look at it.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Surveyor:
         self.values = KeeperColumn(self.recipe.keep) if self.recipe.keep_field else None
 
     def survey(self, sources: Sequence[Source], advance: Callable[[int], None]) -> Survey:
-        """Read all sources. Raises InputError for the first bad row or file in input order, unless it may be skipped."""
+        """Read all sources. Raises InputError for the first bad row or file in input order, unless it is skipped."""
         recipe = self.recipe
         near = recipe.method == "minhash"
         signatures = self.table(np.uint32, recipe.slots) if near else None
