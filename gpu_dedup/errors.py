@@ -5,7 +5,7 @@
         RecipeError          an option has a value that cannot work, or two options exclude each other
         InputError           a file or a row of the input; the message starts with ``file:line`` or ``file: row``
         OutputError          the output folder: already used, inside an input, no space, no permission
-        RunError             a setting of the machine: device, backend, memory, work folder, a guard such as --max-removed
+        RunError             a setting of the machine: device, memory, work folder, a guard such as --max-removed
       InternalError          our fault: exit code 1
 
 A message is one line: the place, the value, the remedy.
@@ -34,7 +34,17 @@ class RecipeError(UserError):
 
 
 class InputError(UserError):
-    """A file or row of the input that cannot be used."""
+    """A file or row of the input that cannot be used.
+
+    The message is `place: reason; remedy`. A report that lists files which were left out has its own column for the
+    place, and its reader has chosen already: it takes `reason` alone.
+    """
+
+    def __init__(self, reason: str, remedy: str = "", *, place: str = "") -> None:
+        super().__init__((f"{place}: " if place else "") + reason + (f"; {remedy}" if remedy else ""))
+        self.reason = reason
+        self.remedy = remedy
+        self.place = place
 
 
 class OutputError(UserError):
@@ -68,6 +78,11 @@ def check_types(values: Any, error: type[UserError]) -> None:
             raise error(f"{name} is {value!r}, a {type(value).__name__}; give {words}")
 
 
+def shown(path: str) -> str:
+    """A path that fits a one-line message, whatever bytes are in it."""
+    return path if path.isprintable() else ascii(path)
+
+
 _DISK = {
     errno.ENOSPC: ("no space left on the disk", "free some, or choose {other}"),
     errno.EDQUOT: ("the disk quota is used up", "free some space, or choose {other}"),
@@ -86,5 +101,4 @@ def disk_error(error: OSError, path: str, other: str = "another output folder") 
     if reason is None:
         lines = (error.strerror or str(error) or type(error).__name__).splitlines()
         reason = f"cannot be written ({lines[0]})"
-    shown = path if path.isprintable() else ascii(path)
-    return OutputError(f"{shown}: {reason}; {remedy.format(other=other)}")
+    return OutputError(f"{shown(path)}: {reason}; {remedy.format(other=other)}")

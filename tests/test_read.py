@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
+import pickle
 import re
 import sys
 import threading
@@ -132,7 +135,7 @@ def test_lines_and_their_rows(backend: Any, tmp_path: Path) -> None:
         (ROW_BLANK, b"", ""),
         (ROW_BLANK, b"", ""),
         (ROW_BAD, b"", 'field "text" is null'),
-        (ROW_BAD, b"", 'no field "text" (fields here: id)'),
+        (ROW_BAD, b"", 'no field "text" (fields here: id; name the right one with --text-field)'),
         (ROW_BAD, b"", 'no field "text" (the object is empty)'),
         (ROW_BAD, b"", 'field "text" is a number, not a string'),
         (ROW_BAD, b"", 'field "text" is true or false, not a string'),
@@ -201,7 +204,7 @@ def test_a_line_without_bound_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(jsonl_module, "MAX_LINE", 1000)
     source = source_of(tmp_path / "a.jsonl", b'{"text":"a"}\n' + b"x" * 5000)
     with (
-        pytest.raises(InputError, match=r"a\.jsonl:2: this line is longer than 1000 bytes"),
+        pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 1000 bytes"),
         open_source(source, 100) as r,
     ):
         list(r)
@@ -259,6 +262,104 @@ def test_deep_lines_are_read_in_a_deep_call(tmp_path: Path) -> None:
 )
 def test_complaints_are_those_of_every_python(line: bytes, reason: str) -> None:
     assert judge(line, ("a",)) == (None, b"", f"not valid JSON: {reason}")
+
+
+ARRAY = " (one record a line is expected; this looks like a JSON array: convert it (jq -c .[]))"
+SPREAD = " (one record a line is expected; this looks like JSON over many lines: convert it (jq -c .))"
+CRS = " (records are parted by CR alone here: convert the line ends to LF, tr '\\r' '\\n')"
+
+
+@pytest.mark.parametrize(
+    ("data", "reasons"),
+    [
+        (b'[{"text": "a"}, {"text": "b"}]', ["not an object but a list" + ARRAY]),
+        (b' [ \r\n{"text": "a"}\n]', ["Expecting value at column 5" + ARRAY, "Expecting value at column 1"]),
+        (b'[{"text": "a"},\n{"text": "b"}]', ["at column 16" + ARRAY, "Extra data at column 14"]),
+        (b'{\n"text": "a"\n}', ["at column 2" + SPREAD, "Extra data at column 7", "Expecting value at column 1"]),
+        (b'{"text": "a"}\r{"text": "b"}\r', ["Extra data at column 15" + CRS]),
+        # A list or a bracket further down says nothing about the file, nor does a list of other things.
+        (b'{"text": "a"}\n[{"text": "b"}]\n[\n{', ["but a list", "Expecting value at column 2", "at column 2"]),
+        (b"[1, 2]", ["not an object but a list"]),
+        (b'["{"]', ["not an object but a list"]),
+        (b"{}", ['no field "text" (the object is empty)']),
+        (b'{"text":\r3}', ['field "text" is a number, not a string']),
+        (b'{"text": "a"}\r\n{"text": 3}\r\n', ['field "text" is a number, not a string']),
+    ],
+)
+def test_a_file_that_is_not_one_record_a_line_is_recognised(
+    backend: Any, tmp_path: Path, data: bytes, reasons: list[str]
+) -> None:
+    rows = same_for_every_size(source_of(tmp_path / "a.json", data), backend)
+    found = [row[3] for row in rows if row[3]]
+    assert len(found) == len(reasons)
+    for reason, wanted in zip(found, reasons, strict=True):
+        assert reason.endswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("magic", "what", "remedy"),
+    [
+        (gzip.compress(b'{"text": "a"}\n'), "gzip data", "name it .jsonl.gz"),
+        (zstd(b'{"text": "a"}\n'), "zstd data", "name it .jsonl.zst"),
+        (bz2.compress(b'{"text": "a"}\n'), "bzip2 data", "unpack it"),
+        (lzma.compress(b'{"text": "a"}\n'), "xz data", "unpack it"),
+        (b"PK\x03\x04...", "a zip archive", "unpack it"),
+        (b"PAR1\x15\x04...PAR1", "a Parquet file", "name it .parquet"),
+        ('{"text": "a"}\n'.encode("utf-16"), "UTF-16 text", "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+        ("\ufeff{}".encode("utf-16-be"), "UTF-16 text", "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+        ('{"text": "a"}\n'.encode("utf-32"), "UTF-32 text", "convert it to UTF-8 (iconv -f UTF-32 -t UTF-8)"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_other_data_under_the_name_of_json_lines(
+    tmp_path: Path, magic: bytes, what: str, remedy: str, size: int
+) -> None:
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(InputError) as error:
+        everything(source_of(path, magic), host_backend("numpy"), size)
+    assert str(error.value) == f"{path}: not JSON lines: this looks like {what}; {remedy}, or pass --on-bad-file skip"
+    assert error.value.reason == f"not JSON lines: this looks like {what}"
+    path = tmp_path / "a.jsonl.gz"
+    with pytest.raises(InputError) as error:
+        everything(source_of(path, gzip.compress(magic)), host_backend("numpy"), size)
+    once = remedy if what.startswith("UTF") else "unpack it once"
+    assert str(error.value) == (
+        f"{path}: not JSON lines: this looks like {what} inside gzip; {once}, or pass --on-bad-file skip"
+    )
+
+
+def test_a_line_that_only_begins_like_another_kind_is_a_bad_row(tmp_path: Path) -> None:
+    for data in (b"PAR1", b"BZhang", b"PK", b"\xff", b"\x1f"):
+        ((_, status, *_),) = everything(source_of(tmp_path / "a.jsonl", data), host_backend("numpy"))
+        assert status == ROW_BAD
+
+
+def test_the_reason_why_a_file_is_bad_stands_apart_from_the_remedy(tmp_path: Path) -> None:
+    """A report says `reason` under the file's own name, to somebody who has passed --on-bad-file skip."""
+    packed = gzip.compress(b'{"text": "a"}\n' * 100)
+    cases = {
+        "cut.jsonl.gz": packed[:-5],
+        "cut.jsonl.zst": zstd(b'{"text": "a"}\n' * 100)[:-5],
+        "not.parquet": b"PAR1 but no more",
+        "long.jsonl": b"\xff\xfe",
+    }
+    for name, data in cases.items():
+        with pytest.raises(InputError) as error:
+            everything(source_of(tmp_path / name, data), host_backend("numpy"))
+        value = error.value
+        assert str(value) == f"{value.place}: {value.reason}; {value.remedy}"
+        assert value.place == str(tmp_path / name)
+        assert "--on-bad-file skip" in value.remedy
+        assert "--on-bad-file" not in value.reason
+        assert str(tmp_path) not in value.reason
+    for columns in ({"text": [1]}, {"other": ["a"]}):
+        with pytest.raises(InputError) as error:
+            everything(table_of(tmp_path / "a.parquet", columns), host_backend("numpy"))
+        assert "column" in error.value.reason
+        assert "--on-bad-file" in error.value.remedy
+        assert "--on-bad-file" not in error.value.reason
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+    assert pickle.loads(pickle.dumps(error.value)).reason == error.value.reason
 
 
 def test_several_fields_and_dotted_names(backend: Any, tmp_path: Path) -> None:
@@ -629,6 +730,42 @@ def test_columns_that_cannot_be_text_are_errors_of_the_file(backend: Any, tmp_pa
     assert texts(source, backend, fields=("x", "body")) == [b"b"]
 
 
+def repeated(path: Path, names: list[str], columns: list[list[Any]]) -> Source:
+    pq.write_table(pa.table([pa.array(column) for column in columns], names=names), path)
+    return source_of(path)
+
+
+def test_a_repeated_column_that_is_asked_for_is_an_error_of_the_file(tmp_path: Path) -> None:
+    words = [["a", "b"], ["c", "d"]]
+    twice = repeated(tmp_path / "a.parquet", ["text", "text"], words)
+    remedy = "rename all but one, name another field, or pass --on-bad-file skip"
+    message = f"{twice.path}: 2 columns are named text; {remedy}"
+    for columns in (["text"], ["text", "id"]):
+        with pytest.raises(InputError) as error:
+            open_source(twice, 100, 0, columns)
+        assert str(error.value) == message
+    with open_source(twice, 100) as reader:  # opened for all columns: known once somebody asks
+        for chunk in reader:
+            with pytest.raises(InputError) as error:
+                chunk.parse(host_backend("numpy"), ["text"])
+            assert str(error.value) == message
+
+    ids = repeated(tmp_path / "b.parquet", ["text", "id", "id"], [*words, [1, 2]])
+    assert texts(ids, host_backend("numpy")) == [b"a", b"b"]
+    with open_source(ids, 100, 0, ["text"]) as reader:
+        assert [chunk.count_rows() for chunk in reader] == [2]
+    for columns, later in ((["text", "id"], []), (["text"], ["id"])):
+        with pytest.raises(InputError, match=r"b\.parquet: 2 columns are named id; rename"):
+            open_source(ids, 100, 0, columns, later)
+    open_source(ids, 100, 0, ["text"], ["nowhere", "text"]).close()
+
+    inner = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], ["x", "x", "y"])
+    pq.write_table(pa.table({"m": inner}), tmp_path / "c.parquet")
+    nested = source_of(tmp_path / "c.parquet")
+    with pytest.raises(InputError, match=r"c\.parquet: 2 columns are named x, on the way to m\.x; rename"):
+        open_source(nested, 100, 0, ["m.x"])
+
+
 def test_wanted_rows_of_parquet(backend: Any, tmp_path: Path) -> None:
     raw = pa.Array.from_buffers(pa.string(), 4, pa.array([b"a", b"\xff", None, b"d"], pa.binary()).buffers())
     source = table_of(tmp_path / "a.parquet", {"text": raw, "id": [0, 1, 2, 3]})
@@ -803,13 +940,90 @@ def test_links_to_folders_are_followed_but_not_in_circles(tree: Path) -> None:
     assert len(rels("in")) == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "words"),
+    [
+        ("loop.jsonl", "loop.jsonl", "Too many levels of symbolic links"),
+        ("loop", "loop", "Too many levels of symbolic links"),
+        ("far.jsonl", "x" * 300, "File name too long"),
+    ],
+)
+def test_links_that_lead_nowhere_are_one_line_about_the_input(tree: Path, name: str, target: str, words: str) -> None:
+    (tree / "in" / "sub" / name).symlink_to(target)
+    for inputs in (["in"], [f"in/sub/{name}"], [f"in/sub/{name[:-1]}?"]):
+        with pytest.raises(InputError) as error:
+            discover(inputs, None)
+        assert str(error.value) == f"in/sub/{name}: cannot be read: {words}; mend or leave it out"
+
+
+def test_names_that_no_file_can_have_are_one_line(tree: Path) -> None:
+    with pytest.raises(InputError, match=r"x: cannot be read: File name too long; mend or leave it out$"):
+        discover(["x" * 300], None)
+    with pytest.raises(InputError, match="no such file or folder"):
+        discover(["a\0b"], None)
+    with pytest.raises(InputError, match="no such file or folder"):
+        discover(["plain.jsonl/below"], None)
+    assert rels("in/[b]." + "*" * 300) == ["b.jsonl"]  # a pattern may be as long as it likes
+
+
+def test_what_is_passed_over_is_told(tree: Path) -> None:
+    for name in ("b.jsonl.bz2", "sub/c.jsonl.xz", "d.jsonl.gzip", "_notes.txt", ".notes.txt"):
+        (tree / "in" / name).write_bytes(b"x")
+    for name in ("g.JSONL.ZSTD", "h.JsonL.Zst", "i.PARQUET"):
+        (tree / "in" / "sub" / name).write_bytes(b"x")
+    os.mkfifo("in/pipe.txt")
+    (tree / "in" / "gone.txt").symlink_to("nowhere")
+    over: list[str] = []
+    kinds = {source.rel: (source.format, source.compression) for source in discover(["in"], None, over)}
+    assert over == ["in/b.jsonl.bz2", "in/d.jsonl.gzip", "in/readme.txt", "in/sub/c.jsonl.xz", "in/x.csv"]
+    assert kinds["sub/g.JSONL.ZSTD"] == kinds["sub/h.JsonL.Zst"] == ("jsonl", "zst")
+    assert kinds["sub/i.PARQUET"] == ("parquet", "")
+    over.clear()
+    discover(["in/**/*"], None, over)
+    assert over == ["in/b.jsonl.bz2", "in/d.jsonl.gzip", "in/readme.txt", "in/sub/c.jsonl.xz", "in/x.csv"]
+    over.clear()
+    discover(["other", "in/s*"], None, over)
+    assert over == ["in/sub/c.jsonl.xz"]
+    over.clear()
+    discover(["plain.jsonl"], None, over)
+    assert over == []
+
+
 def test_what_may_not_be_read_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:  # permissions do not bind root
         patch.setattr(os, "access", lambda path, mode: not str(path).endswith("b.jsonl"))
         with pytest.raises(InputError, match=r"b\.jsonl: no permission to read"):
             discover(["in"], None)
 
+    stat = os.stat
+
+    def closed(path: str, **more: Any) -> Any:
+        if str(path).endswith("b.jsonl"):
+            raise PermissionError(13, "Permission denied", path)
+        return stat(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", closed)
+        for inputs in (["in"], ["in/b.jsonl"]):
+            with pytest.raises(
+                InputError, match=r"in/b\.jsonl: no permission to read; change it or leave out the file$"
+            ):
+                discover(inputs, None)
+
     scandir = os.scandir
+
+    class Entry:
+        """A link through a folder that is closed to us."""
+
+        name, path = "b.jsonl", "in/b.jsonl"
+
+        def is_dir(self) -> bool:
+            raise PermissionError(13, "Permission denied", self.path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda path: [Entry()])
+        with pytest.raises(InputError, match=r"^in/b\.jsonl: no permission to read; change it or leave out the file$"):
+            discover(["in"], None)
 
     def refuse(path: str) -> Any:
         if str(path).endswith("sub"):
@@ -817,7 +1031,7 @@ def test_what_may_not_be_read_is_refused(tree: Path, monkeypatch: pytest.MonkeyP
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(InputError, match=r"in/sub: cannot be read: Permission denied"):
+    with pytest.raises(InputError, match=r"in/sub: no permission to read"):
         discover(["in"], None)
 
 
@@ -831,6 +1045,7 @@ def test_what_may_not_be_read_is_refused(tree: Path, monkeypatch: pytest.MonkeyP
         (["in/b.jsonl"], "in", r"would overwrite the input in/b\.jsonl"),
         (["in/b.jsonl"], "link", r"would overwrite the input in/b\.jsonl"),
         (["in/sub/c.parquet", "in/b.jsonl"], "in", "would overwrite the input"),
+        (["in"], "", "an output folder without a name"),
     ],
 )
 def test_outputs_that_are_refused(tree: Path, inputs: list[str], output: str, message: str) -> None:

@@ -12,21 +12,21 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_dedup.errors import InputError, OutputError
+from gpu_dedup.errors import InputError, OutputError, shown
 
 OWNED = "_gpu_dedup"  # the folder that a run leaves beside its output; never input
 
 # Ending (lower case) -> (format, compression). A name is matched by its longest ending.
 ENDINGS: dict[str, tuple[str, str]] = {
     **{
-        lines + packed: ("jsonl", packed.lstrip("."))
+        lines + ending: ("jsonl", compression)
         for lines in (".jsonl", ".ndjson", ".json", ".jsonlines")
-        for packed in ("", ".gz", ".zst")
+        for ending, compression in (("", ""), (".gz", "gz"), (".zst", "zst"), (".zstd", "zst"))
     },
     ".parquet": ("parquet", ""),
     ".pq": ("parquet", ""),
 }
-KNOWN = ".jsonl, .ndjson and .json (also with .gz or .zst), .parquet and .pq"
+KNOWN = ".jsonl, .ndjson and .json (also with .gz, .zst or .zstd), .parquet and .pq"
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,6 @@ class Source:
         return f"{shown(self.path)}:{row + 1}" if self.format == "jsonl" else f"{shown(self.path)}: row {row}"
 
 
-def shown(path: str) -> str:
-    """A path that fits a one-line message, whatever bytes are in it."""
-    return path if path.isprintable() else ascii(path)
-
-
 def kind_of(path: str) -> tuple[str, str] | None:
     """(format, compression) by the file's ending; None where it is unknown."""
     name = os.path.basename(path).lower()
@@ -64,12 +59,18 @@ def kind_of(path: str) -> tuple[str, str] | None:
     return ENDINGS[best] if best else None
 
 
-def discover(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None) -> list[Source]:
+def discover(
+    inputs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None,
+    passed_over: list[str] | None = None,
+) -> list[Source]:
     """The input files, in order.
 
-    inputs   files, folders (with all below them that has a known ending; hidden files and folders, files that begin
-             with `_`, and `_gpu_dedup` folders are passed over), or globs (`**` reaches into folders)
-    output   folder that the run will write to, or None
+    inputs       files, folders (with all below them that has a known ending; hidden files and folders, files that begin
+                 with `_`, and `_gpu_dedup` folders are passed over), or globs (`**` reaches into folders)
+    output       folder that the run will write to, or None
+    passed_over  gets the paths of files in folders, or matched by a `**`, whose ending is unknown (hidden files and
+                 those that begin with `_` aside): not in the input, so not in the output either
 
     Raises InputError: nothing there or nothing of a known kind, unreadable, not a regular file, the same file twice
     (also through a link), standard input. Raises OutputError where the output lies inside an input folder, holds an
@@ -78,22 +79,29 @@ def discover(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     arguments = [os.fspath(one) for one in inputs]
     if not arguments:
         raise InputError("no input given; name files, folders or globs of .jsonl(.gz|.zst) or .parquet")
+    if output is not None and not os.fspath(output):
+        raise OutputError("'': an output folder without a name; name a new folder")
+    unknown: list[str] = []
     paths: list[str] = []
     anchors: list[str] = []
     folders: list[str] = []
     for argument in arguments:
         files: list[str] = []
-        for entry in _expand(argument):
+        others: list[str] = []
+        for entry in _expand(argument, others):
             if os.path.isdir(entry):
                 if os.path.basename(os.path.abspath(entry)) == OWNED:
                     raise InputError(f"{shown(entry)}: this folder holds a run's own files, not input; leave it out")
                 folders.append(entry)
                 anchors.append(os.path.abspath(entry))
-                files += _in_folder(entry)
+                files += _in_folder(entry, others)
             else:
                 anchors.append(os.path.dirname(os.path.abspath(entry)))
                 files.append(entry)
         paths += sorted(files, key=_bytes)
+        unknown += sorted(others, key=_bytes)
+    if passed_over is not None:
+        passed_over += dict.fromkeys(unknown)
     base = os.path.commonpath(anchors)
     if output is not None:
         _check_output(os.fspath(output), folders)
@@ -130,14 +138,30 @@ def _bytes(path: str) -> bytes:
     return os.fsencode(path)
 
 
-def _expand(argument: str) -> list[str]:
-    """The argument itself, or what it matches as a glob."""
+def _refused(path: str, error: OSError) -> InputError:
+    """What the system does not let us look at, in one line."""
+    if isinstance(error, PermissionError):
+        return InputError("no permission to read", "change it or leave out the file", place=shown(path))
+    why = error.strerror or str(error) or type(error).__name__
+    return InputError(f"cannot be read: {why}", "mend or leave it out", place=shown(path))
+
+
+def _expand(argument: str, others: list[str]) -> list[str]:
+    """The argument itself, or what it matches as a glob. `others` gets files that match but are of no known kind."""
     if argument == "-":
         raise InputError("-: standard input cannot be read, because the input is read twice; save it to a file first")
     if not argument:
         raise InputError("'': an input without a name; name a file, a folder or a glob")
-    if os.path.exists(argument):
+    try:
+        os.stat(argument)
         return [argument]
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        if not glob.has_magic(argument) or os.path.lexists(argument):
+            raise _refused(argument, error) from error
+    except ValueError:  # a NUL in it
+        pass
     if os.path.lexists(argument):
         raise InputError(f"{shown(argument)}: a link to something that is not there; mend or leave out the link")
     if not glob.has_magic(argument):
@@ -149,36 +173,52 @@ def _expand(argument: str) -> list[str]:
         raise InputError(f"{shown(argument)}: no file matches; check the pattern")
     if "**" in argument:  # it gives a folder and, once more, all that is in it
         matches = [match for match in matches if not os.path.isdir(match)]
+        others += [match for match in matches if kind_of(match) is None and _ordinary(match)]
         matches = [match for match in matches if kind_of(match) is not None]
         if not matches:
             raise InputError(f"{shown(argument)}: no file of a known kind matches; known endings are {KNOWN}")
     return matches
 
 
-def _in_folder(folder: str) -> list[str]:
-    found = list(_walk(folder, ()))
+def _ordinary(path: str) -> bool:
+    """True for a file that somebody may have meant as input."""
+    return not os.path.basename(path).startswith((".", "_")) and os.path.isfile(path)
+
+
+def _in_folder(folder: str, others: list[str]) -> list[str]:
+    found = list(_walk(folder, (), others))
     if not found:
         raise InputError(f"{shown(folder)}: no input in this folder; known endings are {KNOWN}")
     return found
 
 
-def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Files of a known kind below a folder; links to folders are followed, but never round in a circle."""
+def _walk(folder: str, above: tuple[tuple[int, int], ...], others: list[str]) -> Iterator[str]:
+    """Files of a known kind below a folder; links to folders are followed, but never round in a circle.
+
+    `others` gets the files of no known kind.
+    """
     try:
         info = os.stat(folder)
         entries = list(os.scandir(folder))
     except OSError as error:
-        raise InputError(f"{shown(folder)}: cannot be read: {error.strerror}; check its permissions") from error
+        raise _refused(folder, error) from error
     here = (info.st_dev, info.st_ino)
     if here in above:
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
+        try:
+            is_folder = entry.is_dir()
+        except OSError as error:  # links: round in a circle, too long a name, through a folder that is closed to us
+            raise _refused(entry.path, error) from error
+        if is_folder:
             if entry.name != OWNED:
-                yield from _walk(entry.path, (*above, here))
-        elif not entry.name.startswith("_") and kind_of(entry.name) is not None:
+                yield from _walk(entry.path, (*above, here), others)
+        elif kind_of(entry.name) is None:
+            if _ordinary(entry.path):
+                others.append(entry.path)
+        elif not entry.name.startswith("_"):
             yield entry.path
 
 
@@ -186,7 +226,7 @@ def _stat(path: str) -> os.stat_result:
     try:
         info = os.stat(path)
     except OSError as error:
-        raise InputError(f"{shown(path)}: cannot be read: {error.strerror}; mend or leave out the file") from error
+        raise _refused(path, error) from error
     if not stat.S_ISREG(info.st_mode):
         raise InputError(
             f"{shown(path)}: not a regular file, and the input is read twice; save what comes from it to a file first"

@@ -9,27 +9,35 @@ import numpy as np
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import ROW_TEXT
-from gpu_dedup.errors import InputError
+from gpu_dedup.errors import InputError, shown
 from gpu_dedup.read.chunks import Reader
-from gpu_dedup.read.discover import Source, shown
+from gpu_dedup.read.discover import Source
 from gpu_dedup.read.jsonl import JsonlReader
 
 LOOK_BYTES = 4 << 20  # batch of read_rows
 
 
-def open_source(source: Source, batch_bytes: int, file_index: int = 0, columns: Sequence[str] | None = None) -> Reader:
+def open_source(
+    source: Source,
+    batch_bytes: int,
+    file_index: int = 0,
+    columns: Sequence[str] | None = None,
+    later: Sequence[str] = (),
+) -> Reader:
     """Open a file for reading in chunks.
 
     batch_bytes  (decompressed) bytes per chunk, about; a longer line makes a larger chunk. It never changes a row
     file_index   handed on to the chunks
     columns      every name that `parse` will be asked for, so that a Parquet file gives no other; None: all of them
+    later        names that `parse` will only be asked for in a later pass: nothing of them is read
 
-    Raises InputError if the file is not as it was discovered, or is no Parquet file that can be read.
+    Raises InputError if the file is not as it was discovered, is no Parquet file that can be read, or has several
+    columns of a name in `columns` or `later`.
     """
     if source.format == "parquet":
         from gpu_dedup.read.parquet import ParquetReader
 
-        return ParquetReader(source, batch_bytes, file_index, columns)
+        return ParquetReader(source, batch_bytes, file_index, columns, later)
     return JsonlReader(source, batch_bytes, file_index)
 
 

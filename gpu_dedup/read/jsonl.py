@@ -15,15 +15,30 @@ import numpy as np
 
 from gpu_dedup.backend import LINE_ODD, Backend
 from gpu_dedup.batch import I64, MISSING, ROW_BAD, ROW_TEXT, U8, Bool, Rows
-from gpu_dedup.errors import InputError, InternalError
+from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, quoted, replaced
-from gpu_dedup.read.discover import Source, shown
+from gpu_dedup.read.discover import Source
 from gpu_dedup.read.streams import STREAMS, DamagedError, RawFile, Stream
 
 BOM = b"\xef\xbb\xbf"
 MAX_LINE = 2**31 - 1  # bytes of one line: beyond it a single text would no longer fit Arrow's and the kernels' items
 # As in the fast road (kernels/jsonl_ref.py): json.loads recurses, and how deep it may differs between interpreters.
 MAX_DEPTH = 500
+# What a file is that begins so, whatever its name says (a page header or a footer follows Parquet's magic), and what to
+# do about it. Longest first where one begins like another. No line of JSON begins so.
+_FOREIGN = (
+    (b"\x1f\x8b", "gzip data", "name it .jsonl.gz"),
+    (b"\x28\xb5\x2f\xfd", "zstd data", "name it .jsonl.zst"),
+    (b"PAR1\x15", "a Parquet file", "name it .parquet"),
+    *((b"BZh%d1AY&SY" % level, "bzip2 data", "unpack it") for level in range(1, 10)),
+    (b"\xfd7zXZ\x00", "xz data", "unpack it"),
+    (b"PK\x03\x04", "a zip archive", "unpack it"),
+    (b"\xff\xfe\x00\x00", "UTF-32 text", "convert it to UTF-8 (iconv -f UTF-32 -t UTF-8)"),
+    (b"\xff\xfe", "UTF-16 text", "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+    (b"\xfe\xff", "UTF-16 text", "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+)
+LONGEST_MAGIC = max(len(magic) for magic, _, _ in _FOREIGN)
+_CR_BETWEEN = re.compile(rb"\}[ \t]*\r[ \t\r]*\{")
 
 
 class _LongInt(int):
@@ -125,13 +140,35 @@ def judge(line: bytes, fields: Sequence[str]) -> tuple[dict[str, Any] | None, by
         elif value is not None and value is not MISSING:
             return None, b"", f'field "{quoted([name])}" is {_kind(value)}, not a string'
     if not parts:
-        here = f"fields here: {quoted(list(record))}" if record else "the object is empty"
+        here = "the object is empty"
+        if record and any(lookup(record, name) is not MISSING for name in fields):
+            here = f"fields here: {quoted(list(record))}"
+        elif record:
+            here = f"fields here: {quoted(list(record))}; name the right one with --text-field"
         if len(fields) > 1:
             return None, b"", f"no text in any of the fields {quoted(fields)} ({here})"
         if lookup(record, fields[0]) is None:
             return None, b"", f'field "{quoted(fields)}" is null'
         return None, b"", f'no field "{quoted(fields)}" ({here})'
     return record, b"\n".join(parts), ""
+
+
+def kind_of_file(line: bytes, first: bool, reason: str) -> str:
+    """The reason why a line is bad, and, where it shows, that the whole file is not one record a line.
+
+    first  whether it is the file's first line
+    """
+    if _CR_BETWEEN.search(line):
+        return f"{reason} (records are parted by CR alone here: convert the line ends to LF, tr '\\r' '\\n')"
+    if not first:
+        return reason
+    start = line.strip(b" \t\r")
+    array = start == b"[" or (start.startswith(b"[") and start[1:].lstrip(b" \t\r").startswith(b"{"))
+    if array:
+        return f"{reason} (one record a line is expected; this looks like a JSON array: convert it (jq -c .[]))"
+    if start == b"{":
+        return f"{reason} (one record a line is expected; this looks like JSON over many lines: convert it (jq -c .))"
+    return reason
 
 
 class JsonlChunk(Chunk):
@@ -166,10 +203,11 @@ class JsonlChunk(Chunk):
         texts: dict[int, bytes] = {}
         errors: list[tuple[int, str]] = []
         for i in np.flatnonzero(status == LINE_ODD).tolist():
-            record, text, reason = judge(self.data[starts[i] : starts[i + 1]].tobytes().removesuffix(b"\n"), fields)
+            line = self.data[starts[i] : starts[i + 1]].tobytes().removesuffix(b"\n")
+            record, text, reason = judge(line, fields)
             if record is None:
                 status[i] = ROW_BAD
-                errors.append((self.first_row + i, reason))
+                errors.append((self.first_row + i, kind_of_file(line, self.first_row + i == 0, reason)))
                 continue
             status[i] = ROW_TEXT
             texts[i] = text
@@ -200,7 +238,7 @@ class JsonlReader(Reader):
     def __init__(self, source: Source, batch_bytes: int, file_index: int) -> None:
         self.source = source
         self.file_index = file_index
-        self._batch = max(batch_bytes, len(BOM))
+        self._batch = max(batch_bytes, LONGEST_MAGIC)
         self._codec, self._stream_of = STREAMS[source.compression]
         self._file = RawFile(source)
         self._more: list[RawFile] = []  # opened by read_refs
@@ -234,6 +272,7 @@ class JsonlReader(Reader):
                 filled += got
             if first:
                 first = False
+                self._refuse_foreign(data[: min(filled, LONGEST_MAGIC)].tobytes())
                 if data[: min(filled, len(BOM))].tobytes() == BOM:
                     bom = BOM
                     data = np.concatenate([data[len(BOM) :], np.zeros(len(BOM), np.uint8)])
@@ -244,8 +283,9 @@ class JsonlReader(Reader):
                 searched = filled
                 if filled > MAX_LINE:
                     raise InputError(
-                        f"{shown(self.source.path)}:{rows + 1}: this line is longer than {MAX_LINE} bytes; "
-                        "is the file made of lines? Split the record, or pass --on-bad-file skip"
+                        f"line {rows + 1} is longer than {MAX_LINE} bytes",
+                        "is the file made of lines? Split the record, or pass --on-bad-file skip",
+                        place=shown(self.source.path),
                     )
                 if filled == capacity:
                     grown = np.empty(2 * capacity + PAD, np.uint8)
@@ -268,10 +308,23 @@ class JsonlReader(Reader):
             if self._ended:
                 return
 
+    def _refuse_foreign(self, head: bytes) -> None:
+        for magic, what, remedy in _FOREIGN:
+            if head.startswith(magic):
+                if self._codec:
+                    what += f" inside {self._codec.strip()}"
+                    remedy = remedy if remedy.startswith("convert") else "unpack it once"
+                raise InputError(
+                    f"not JSON lines: this looks like {what}",
+                    f"{remedy}, or pass --on-bad-file skip",
+                    place=shown(self.source.path),
+                )
+
     def _damaged(self, why: DamagedError, rows: int) -> InputError:
         return InputError(
-            f"{shown(self.source.path)}: truncated or corrupt {self._codec}data after {rows} rows ({why}); "
-            "get a whole copy of the file, or pass --on-bad-file skip"
+            f"truncated or corrupt {self._codec}data after {rows} rows ({why})",
+            "get a whole copy of the file, or pass --on-bad-file skip",
+            place=shown(self.source.path),
         )
 
     def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[JsonlChunk]:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import MISSING, ROW_BAD, ROW_SKIPPED, ROW_TEXT, Bool, Rows, Tape
-from gpu_dedup.errors import InputError, InternalError
+from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, quoted, replaced
-from gpu_dedup.read.discover import Source, shown
+from gpu_dedup.read.discover import Source
 from gpu_dedup.read.streams import RawFile, hash_file, unreadable
 
 # Rows decoded at a time. A column's size in the file says nothing about its decoded size where the pages are dictionary
@@ -54,19 +54,38 @@ def _as_bytes(array: Any) -> Any:
     return array.cast(pa.large_binary())
 
 
-def _path(schema: Any, name: str) -> list[str] | None:
-    """Where a name leads: to a column of that name, else by its dotted parts into structs; None: nowhere."""
+def _path(schema: Any, name: str, path: str) -> list[str] | None:
+    """Where a name leads: to a column of that name, else by its dotted parts into structs; None: nowhere.
+
+    path  of the file, for the InputError where more than one column has the name
+    """
     if name in schema.names:
+        _only(schema.names, name, name, path)
         return [name]
     parts = name.split(".")
     if len(parts) < 2 or parts[0] not in schema.names:
         return None
+    _only(schema.names, parts[0], name, path)
     kind = schema.field(parts[0]).type
     for part in parts[1:]:
-        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+        names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+        if part not in names:
             return None
-        kind = kind.field(part).type
+        _only(names, part, name, path)
+        kind = kind.field(names.index(part)).type
     return parts
+
+
+def _only(names: Sequence[str], part: str, name: str, path: str) -> None:
+    """Refuse a name that stands for several columns: none of them is the right one."""
+    count = names.count(part)
+    if count > 1:
+        way = "" if part == name else f", on the way to {quoted([name])}"
+        raise InputError(
+            f"{count} columns are named {quoted([part])}{way}",
+            "rename all but one, name another field, or pass --on-bad-file skip",
+            place=shown(path),
+        )
 
 
 def _type_at(schema: Any, path: list[str]) -> Any:
@@ -116,7 +135,7 @@ class ParquetChunk(Chunk):
         self._read = read
 
     def _find(self, name: str) -> list[str] | None:
-        path = _path(self._schema, name)
+        path = _path(self._schema, name, self._path)
         if path is not None and path[0] not in self._read:
             raise InternalError(f"column {name!r} was not named when {self._path} was opened")
         return path
@@ -130,14 +149,16 @@ class ParquetChunk(Chunk):
                 kind = _type_at(self._schema, path)
                 if not _is_text(kind):
                     raise InputError(
-                        f"{shown(self._path)}: column {quoted([name])} holds {kind}, not text; "
-                        "name another with --text-field, or pass --on-bad-file skip"
+                        f"column {quoted([name])} holds {kind}, not text",
+                        "name another with --text-field, or pass --on-bad-file skip",
+                        place=shown(self._path),
                     )
                 paths.append(path)
         if not paths:
             raise InputError(
-                f"{shown(self._path)}: no column {quoted(fields)} (columns here: {quoted(self._schema.names)}); "
-                "name the right one with --text-field, or pass --on-bad-file skip"
+                f"no column {quoted(fields)} (columns here: {quoted(self._schema.names)})",
+                "name the right one with --text-field, or pass --on-bad-file skip",
+                place=shown(self._path),
             )
         return paths
 
@@ -192,8 +213,10 @@ class ParquetChunk(Chunk):
                 column = _python(array)
             except (UnicodeDecodeError, ValueError, pa.ArrowException) as error:
                 raise InputError(
-                    f"{shown(self._path)}: column {quoted([name])} holds values of {array.type} that cannot be shown "
-                    f"({str(error).splitlines()[0]}); name another field"
+                    f"column {quoted([name])} holds values of {array.type} that cannot be shown "
+                    f"({str(error).splitlines()[0]})",
+                    "name another field",
+                    place=shown(self._path),
                 ) from error
             for row, value in zip(rows.tolist(), column, strict=True):
                 values[at + row] = value
@@ -245,7 +268,14 @@ def _pieces(batch: Any, most: int) -> Iterator[Any]:
 class ParquetReader(Reader):
     """A Parquet file in chunks, never across row groups. Memory: a few batches of the needed columns."""
 
-    def __init__(self, source: Source, batch_bytes: int, file_index: int, columns: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        batch_bytes: int,
+        file_index: int,
+        columns: Sequence[str] | None,
+        later: Sequence[str] = (),
+    ) -> None:
         self.source = source
         self.file_index = file_index
         self._batch = batch_bytes
@@ -258,7 +288,15 @@ class ParquetReader(Reader):
             self._file = pq.ParquetFile(file, pre_buffer=False, buffer_size=BLOCK)
             self._schema = self._file.schema_arrow
             self._meta = self._file.metadata
-        found = None if columns is None else [path for name in columns if (path := _path(self._schema, name))]
+        try:
+            for name in later:
+                _path(self._schema, name, source.path)
+            found = None
+            if columns is not None:
+                found = [path for name in columns if (path := _path(self._schema, name, source.path))]
+        except InputError:
+            self.close()
+            raise
         self._columns = None if found is None else [".".join(path) for path in found]
         self._read = set(self._schema.names) if found is None else {path[0] for path in found}
 
@@ -275,8 +313,9 @@ class ParquetReader(Reader):
                 raise unreadable(self.source, error) from error
             why = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(
-                f"{shown(self.source.path)}: truncated, corrupt or unreadable Parquet data after {self._rows} rows "
-                f"({why}); get a whole copy of the file, or pass --on-bad-file skip"
+                f"truncated, corrupt or unreadable Parquet data after {self._rows} rows ({why})",
+                "get a whole copy of the file, or pass --on-bad-file skip",
+                place=shown(self.source.path),
             ) from error
 
     def _batches(self, group: int) -> Iterator[Any]:
@@ -292,8 +331,9 @@ class ParquetReader(Reader):
             yield batch
         if left:
             raise InputError(
-                f"{shown(self.source.path)}: truncated or corrupt Parquet data: row group {group} differs by {left} "
-                "rows from what the file says; get a whole copy of the file, or pass --on-bad-file skip"
+                f"truncated or corrupt Parquet data: row group {group} differs by {left} rows from what the file says",
+                "get a whole copy of the file, or pass --on-bad-file skip",
+                place=shown(self.source.path),
             )
 
     def __iter__(self) -> Iterator[ParquetChunk]:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import xxhash
 
-from gpu_dedup.errors import InputError
-from gpu_dedup.read.discover import Source, shown
+from gpu_dedup.errors import InputError, shown
+from gpu_dedup.read.discover import Source
 
 RAW_BLOCK = 1 << 17  # compressed bytes read at a time
 OUT_BLOCK = 1 << 17  # decompressed bytes made at a time, whatever the caller asks for: damage shows at the same row
@@ -22,14 +22,15 @@ class DamagedError(Exception):
 
 def changed(source: Source) -> InputError:
     return InputError(
-        f"{shown(source.path)}: the file has changed since this run began; start again when it stays as it is"
+        "the file has changed since this run began", "start again when it stays as it is", place=shown(source.path)
     )
 
 
 def unreadable(source: Source, error: OSError) -> InputError:
     return InputError(
-        f"{shown(source.path)}: cannot be read: {error.strerror or error}; "
-        "mend or leave out the file, or pass --on-bad-file skip"
+        f"cannot be read: {error.strerror or error}",
+        "mend or leave out the file, or pass --on-bad-file skip",
+        place=shown(source.path),
     )
 
 
