@@ -3,8 +3,9 @@
     python benchmarks/quality.py [FILE.jsonl[.gz|.zst] ...] [--threshold 0.8] [--json OUT] [--plots DIR] [-- OPTIONS]
     python benchmarks/quality.py FILE --kept ROWS --name TOOL      judge what another tool kept of FILE
 
-Without a FILE, corpora of --documents 20000 are made of text of this machine (benchmarks/corpora.py): English, Chinese,
-code and short texts, near-copies of every similarity planted. --parts chooses among run, sketch, sets, cap.
+Without a FILE, corpora of --documents 20000 or some more are made of text of this machine (benchmarks/corpora.py):
+English, Chinese, code and short texts, near-copies of every similarity planted, long texts cut. --parts chooses among
+run, sketch, sets, cap.
 
 Truth: every pair of documents with exact Jaccard 0.5 or more, by an oracle that imports nothing of gpu-dedup.
 Shingles are numbered, not hashed (pairs of numbers renumbered until five tokens are one number), and the join is
@@ -24,7 +25,8 @@ run     the command line, with its defaults, in a process of its own. Of all too
         wrong_counts (shared and union that are not the true ones); both must be 0.
 sketch  all true pairs from 0.5 on: estimate (equal slots / slots) against true Jaccard, its bias and its variance over
         J (1 - J) / k, the chance per band against s**rows, the chance to meet against the S-curve, the sieve's loss.
-        Pairs of one text are not independent of each other, so a stretch with few families strays further.
+        Pairs of one family of texts are not independent of each other, so one seed's bias strays further than its
+        error says; `over seeds` is the mean of several seeds with the error that their spread shows.
 sets    the same for made sets of 20 to 20,000 random items with an exact Jaccard, all independent: is a bias real?
 cap     families of thousands of near-copies that fill buckets over the cap: missed removals with the cap and without.
 
@@ -68,6 +70,7 @@ N = 5
 FLOOR = (1, 2)  # pairs from Jaccard 1/2 on are found
 KINDS = ("english", "chinese", "code", "short")
 PARTS = ("run", "sketch", "sets", "cap")
+LONGEST = 6000  # characters of a document of a made corpus
 MEAN_BYTES = {"english": 4000, "chinese": 1500, "code": 6000, "short": 200}  # first guess of a document's size
 
 
@@ -535,37 +538,52 @@ def stretch(similarity: Any, equal: Any, recipe: Any) -> dict[str, Any]:
     }
 
 
-def sketch_quality(truth: Truth, threshold_ppm: int, step: float = 0.05) -> tuple[dict[str, Any], Any, Any]:
-    """Estimate against truth over all pairs from 0.5 on. Results, similarities and estimates."""
+def sketch_quality(
+    truth: Truth, threshold_ppm: int, seeds: int = 1, step: float = 0.05
+) -> tuple[dict[str, Any], Any, Any]:
+    """Estimate against truth over all pairs from 0.5 on. Results, similarities and estimates (of seed 0)."""
     from gpu_dedup.pipeline import settle
     from gpu_dedup.recipe import Recipe
 
     recipe = settle(Recipe(threshold_ppm=threshold_ppm))
     documents = np.unique(np.concatenate([truth.later, truth.earlier]))
-    made = signatures_of(truth.texts(documents.tolist()), recipe, truth.sizes[documents].tolist())
+    texts, sizes = truth.texts(documents.tolist()), truth.sizes[documents].tolist()
+    left, right = np.searchsorted(documents, truth.later), np.searchsorted(documents, truth.earlier)
     similarity = truth.shared / truth.union
-    equal = np.empty((len(similarity), recipe.slots), bool)
-    for first in range(0, len(similarity), 1 << 14):
-        part = slice(first, first + (1 << 14))
-        left, right = np.searchsorted(documents, truth.later[part]), np.searchsorted(documents, truth.earlier[part])
-        equal[part] = made[left] == made[right]
-    rows = []
+
+    def equal_slots(seed: int) -> Any:
+        made = signatures_of(texts, recipe.with_(seed=seed), sizes)
+        out = np.empty((len(similarity), recipe.slots), bool)
+        for first in range(0, len(similarity), 1 << 14):
+            part = slice(first, first + (1 << 14))
+            out[part] = made[left[part]] == made[right[part]]
+        return out
+
     low = FLOOR[0] / FLOOR[1]
     count = round((1 - low) / step)
+    place = np.minimum(((similarity - low) / step + 1e-9).astype(np.int64), count - 1)
+    equal = equal_slots(0)
+    estimate = equal.mean(axis=1)
+    errors = [estimate - similarity] + [equal_slots(seed).mean(axis=1) - similarity for seed in range(1, seeds)]
+    rows = []
     for i in range(count):
-        start, stop = low + i * step, low + (i + 1) * step
-        here = (similarity >= start - 1e-12) & (similarity < (stop - 1e-12 if i < count - 1 else 2))
-        if here.any():
-            found = stretch(similarity[here], equal[here], recipe)
-            rows.append({"from": round(start, 4), "to": round(stop, 4), **found})
-    whole = stretch(similarity, equal, recipe) if len(similarity) else None
+        here = place == i
+        if not here.any():
+            continue
+        found = stretch(similarity[here], equal[here], recipe)
+        means = [float(error[here].mean()) for error in errors]
+        found["seeds"] = seeds
+        found["bias_over_seeds"] = float(np.mean(means))
+        found["bias_over_seeds_error"] = float(np.std(means, ddof=1) / math.sqrt(seeds)) if seeds > 1 else None
+        rows.append({"from": round(low + i * step, 4), "to": round(low + (i + 1) * step, 4), **found})
     above = similarity >= threshold_ppm / PPM
-    found = {
+    result = {
         "slots": recipe.slots, "bands": recipe.bands, "rows": recipe.rows, "sieve_cut": recipe.sieve_cut,
-        "all": whole, "at_threshold": stretch(similarity[above], equal[above], recipe) if above.any() else None,
+        "all": stretch(similarity, equal, recipe) if len(similarity) else None,
+        "at_threshold": stretch(similarity[above], equal[above], recipe) if above.any() else None,
         "by_similarity": rows,
     }  # fmt: skip
-    return found, similarity, equal.mean(axis=1)
+    return result, similarity, estimate
 
 
 def made_sets(threshold_ppm: int, quick: bool) -> list[dict[str, Any]]:
@@ -673,16 +691,19 @@ def benchmark_corpora() -> Any:
 
 
 def make_corpus(kind: str, documents: int, seed: int, folder: Path) -> Path:
-    """A file of so many documents of one kind, near-copies planted."""
+    """A file of so many documents of one kind, near-copies planted. Long texts are cut: the truth holds them all."""
     made = benchmark_corpora()
-    size = documents * MEAN_BYTES[kind]
+    near, exact = 0.1, 0.02
+    needed = math.ceil(documents / (1 + 0.8 * (near + exact)))  # what is planted is drawn, so a little more than needed
+    size = needed * MEAN_BYTES[kind]
     while True:
-        texts = made.corpus(kind, size, seed).texts
-        if len(texts) >= documents:
+        base = made.base_texts(kind, size, seed)
+        if len(base) >= needed:
             break
-        size = round(size * max(1.2, 1.1 * documents / max(1, len(texts))))
+        size = round(size * max(1.2, 1.1 * needed / max(1, len(base))))
+    texts = made.plant([text[:LONGEST] for text in base[:needed]], seed, near, exact).texts
     path = folder / f"{kind}.jsonl"
-    made.write_texts(path, texts[:documents])
+    made.write_texts(path, texts)
     return path
 
 
@@ -710,13 +731,15 @@ def show_run(name: str, said: dict[str, Any], ours: bool) -> None:
 
 
 def show_stretches(rows: Sequence[dict[str, Any]], first: str) -> None:
-    print(
-        f"    {first:<14}   pairs     bias  (+-)    var/J(1-J)k   band   s^r     meets  S-curve  sieve loses  promised"
-    )
+    over = "seeds" in rows[0]
+    title = f"    {first:<14}   pairs     bias  (+-)  {' over seeds  (+-)' if over else ''}  var/J(1-J)k    band   s^r"
+    print(f"{title}     meets  S-curve  sieve loses  promised")
     for row in rows:
         name = f"{row['from']:.2f} - {row['to']:.2f}" if "from" in row else f"{row['items']:,} {row['similarity']:.3f}"
         said = f"{row['pairs']:>8,} {row['bias']:>+8.4f} {row['bias_error']:.4f}"
-        said += f" {figure(row['variance_ratio'], '10.2f'):>10} {row['band']:>9.4f} {row['band_promised']:.4f}"
+        if over:
+            said += f"   {row['bias_over_seeds']:>+8.4f} {figure(row['bias_over_seeds_error'], '.4f')}"
+        said += f" {figure(row['variance_ratio'], '12.2f'):>12} {row['band']:>9.4f} {row['band_promised']:.4f}"
         said += f" {row['meets']:>8.4f} {row['meets_promised']:.4f}"
         print(f"    {name:<14}{said} {row['sieve_loses']:>10.5f}  {row['sieve_promised']:>10.5f}")
 
@@ -776,7 +799,7 @@ def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="JSON lines; none: corpora of this machine")
     parser.add_argument("--kinds", default=",".join(KINDS), help="corpora to make where no FILE is given")
-    parser.add_argument("--documents", type=int, metavar="N", help="of each of them  [default: 20000, --quick: 2000]")
+    parser.add_argument("--documents", type=int, metavar="N", help="at least, of each  [default: 20000, --quick: 2000]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parts", default=",".join(PARTS), help="what to measure  [default: all]")
     parser.add_argument("--threshold", default="0.8")
@@ -829,7 +852,7 @@ def main() -> int:
                 sound = not said["unfounded_removals"] and not said["wrong_counts"] and not said["without_witness"]
                 good = good and sound and said["output_is_input_less_rows"] and (said["recall"] or 0) >= given.least
             if "sketch" in parts and len(truth.later):
-                found, similarity, estimate = sketch_quality(truth, threshold_ppm)
+                found, similarity, estimate = sketch_quality(truth, threshold_ppm, 3 if given.quick else 10)
                 here["sketch"] = common.rounded(found, 6)
                 print(f"  sketches of {found['slots']} slots, cut {found['sieve_cut']}")
                 show_stretches(found["by_similarity"], "Jaccard")

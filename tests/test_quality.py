@@ -146,13 +146,17 @@ def test_sketches_are_as_good_as_theory_says(tmp_path: Path) -> None:
     for i in range(150):
         words = corpora.made_up(rng, 204)
         texts += [" ".join(words), " ".join(corpora.exchange(rng, words, 1 + i % 12))]
-    found, similarity, estimate = quality.sketch_quality(quality.Truth(write(tmp_path / "a.jsonl", texts)), 800_000)
+    found, similarity, estimate = quality.sketch_quality(quality.Truth(write(tmp_path / "a.jsonl", texts)), 800_000, 4)
     assert len(similarity) == len(estimate) == 150
     assert (found["slots"], found["bands"], found["rows"], found["sieve_cut"]) == (119, 17, 7, 78)
     assert abs(found["all"]["bias"]) < 4 * found["all"]["bias_error"]
     assert 0.7 < found["all"]["variance_ratio"] < 1.4
     assert abs(found["all"]["meets"] - found["all"]["meets_promised"]) < 0.08
     assert sum(row["pairs"] for row in found["by_similarity"]) == 150
+    for row in found["by_similarity"]:
+        assert row["from"] - 1e-9 <= row["similarity"] <= row["to"] + 1e-9
+        assert row["seeds"] == 4
+        assert abs(row["bias_over_seeds"]) < 4 * row["bias_error"]
     picture = quality.recall_plot("x & y", found, None, 0.8).svg()
     ElementTree.fromstring(picture)
     ElementTree.fromstring(quality.estimate_plot("x", 119, similarity, estimate).svg())
