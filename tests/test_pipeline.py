@@ -482,7 +482,7 @@ def test_damage_outside_the_text_is_found_before_anything_leans_on_it(backend_na
     content[at : at + 60] = b"\xff" * 60
     bad.write_bytes(bytes(content))
     harness.write_rows(bad.parent / "good.jsonl", texts(("a", prose(0)), ("b", prose(0) + " more")))
-    with pytest.raises(OSError, match="Couldn|corrupt|[Uu]nexpected|[Ii]nvalid"):
+    with pytest.raises(OSError, match=r"Couldn|corrupt|[Uu]nexpected|[Ii]nvalid"):
         pq.read_table(bad)
     for number, dry in enumerate((False, True)):
         run = Run(backend=backend_name, dry_run=dry)
