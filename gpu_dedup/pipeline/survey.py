@@ -234,7 +234,7 @@ class Surveyor:
             if isinstance(item, _Failure):
                 if recipe.on_bad_file == "error":
                     raise item.error
-                item.facts.problem = str(item.error)
+                item.facts.problem = item.error.reason
                 advance(item.facts.source.size)
                 item.facts.first = rows
                 item.facts.bad_rows = []
