@@ -6,6 +6,8 @@ import json
 import math
 import os
 import random
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import Audit, Collisions, Miss, Report
 from gpu_dedup.run import Run
 
+REPO = Path(__file__).resolve().parent.parent
 POOR: dict[str, Any] = {"bands": 1, "rows": 16}
 
 
@@ -198,6 +201,35 @@ def test_connected_and_keep_none(source: Path, tmp_path: Path, backend_name: str
     assert len(want) > 20
 
 
+GPU = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+from gpu_dedup import Recipe, Run, dedup
+report = dedup(
+    [sys.argv[2]], None, Recipe(bands=1, rows=16),
+    Run(device="gpu", audit=40, dry_run=True, progress=False, threads=2, batch_bytes=9_000),
+)
+print(report.machine.backend)
+print(json.dumps(json.loads(report.to_json())["result"]["audit"]))
+"""
+
+
+def test_the_cuda_backend_audits_too(tmp_path: Path, emulated: Any) -> None:
+    """In a process that finds the stand-in instead of CuPy; the kernels are the real ones."""
+    source = harness.write_rows(tmp_path / "a.jsonl", [row for row in ROWS if len(row["text"]) < 4000][:60])
+    paths = [str(REPO), str(REPO / "tests" / "cuda" / "standin")]
+    done = subprocess.run(
+        [sys.executable, "-c", GPU, json.dumps(paths), str(source)],
+        env={**os.environ, "GPU_DEDUP_STANDIN": "seed=3"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    backend, audit = done.stdout.splitlines()
+    assert backend == "cuda"
+    plain = dedup([str(source)], None, Recipe(**POOR), Run(dry_run=True, audit=40, progress=False, backend="numpy"))
+    assert json.loads(audit) == json.loads(plain.to_json())["result"]["audit"]
+    assert json.loads(audit)["missed"] > 0
+
+
 @pytest.mark.parametrize("rows", [[], [{"id": 1, "text": ""}, {"id": 2, "text": "..."}], [{"id": 1, "text": "a b c"}]])
 def test_few_rows(tmp_path: Path, rows: list[dict[str, Any]], backend_name: str) -> None:
     source = harness.write_rows(tmp_path / "a.jsonl", rows)
@@ -345,7 +377,7 @@ def test_summary_words() -> None:
         "audit                 500  sampled ones of 12,345 texts that stay, each against 12,345 by brute force: 2"
         in text
     )
-    assert "0.9000  a.jsonl:7 is like b.jsonl:3, and both stay" in text
+    assert "0.9000  a.jsonl row 7 is like b.jsonl row 3, and both stay" in text
     assert "recall            94.18 %  estimated: 800 near copies at or above 0.8 went, about 49 did not" in text
     assert "95 % interval 81.67 % to 98.34 % (14 to 180 misses)" in text
     text = lines(Audit(50, 50, 50, 10, 0, 0, 0, 0, 1.0, 1.0, 1.0))
