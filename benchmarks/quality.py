@@ -756,7 +756,7 @@ def recall_plot(name: str, found: dict[str, Any], said: dict[str, Any] | None, t
     b, r = found["bands"], found["rows"]
     plot = Plot(
         f"Pairs found by true similarity: {name}", "true Jaccard similarity (token:5)", "share of pairs", (0.5, 1.0),
-        (0.0, 1.02), f"{b} x {r}; truth: {found['all']['pairs']:,} pairs by brute force; bars: 95 %, as if pairs were independent",
+        (0.0, 1.02), f"{b} x {r}; {found['all']['pairs']:,} pairs by brute force; bars: 95 %, as if independent",
     )  # fmt: skip
     plot.line([(s / 1000, 1 - (1 - (s / 1000) ** r) ** b) for s in range(500, 1001, 2)], "promised: 1 - (1 - s^r)^b")
     rows = found["by_similarity"]
