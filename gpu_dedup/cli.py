@@ -24,7 +24,7 @@ import click
 from click.shell_completion import shell_complete
 
 from gpu_dedup import __version__
-from gpu_dedup.errors import GpuDedupError, InternalError, RecipeError, UserError, disk_error
+from gpu_dedup.errors import GpuDedupError, InternalError, OutputError, RecipeError, UserError, disk_error
 from gpu_dedup.recipe import ACTIONS, CLUSTER, METHODS, NORMALIZE_STEPS, UNITS, VERIFY, WITNESS, Recipe, ppm
 from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
 
@@ -151,7 +151,14 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
         _count("min_shingles", "--min-shingles", "N", "Texts with fewer shingles only meet exact copies.", "0"),
         Option("stop_shingles", "--stop-shingles", _lines, "FILE", "Shingles that do not count, one text a line."),
-        Option("on_no_text", "--on-no-text", str, "keep|drop", "Texts without a unit, such as empty ones.", "keep"),
+        Option(
+            "on_no_text",
+            "--on-no-text",
+            str,
+            "keep|drop",
+            "Texts without a unit (minhash), empty ones (exact).",
+            "keep",
+        ),
     ),
     "Which copy stays": (
         Option("keep", "--keep", str, "RULE", "first, longest, shortest, max:FIELD, min:FIELD or none.", "first"),
@@ -168,7 +175,7 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "--witness",
             str,
             "|".join(WITNESS),
-            "Kept row that the log names: first or most similar match.",
+            "Match that the log names: the first kept row, or the most similar of the kept rows before it.",
             "lowest",
         ),
         Option(
@@ -389,11 +396,18 @@ def make_run(given: dict[str, Any]) -> Run:
 
 
 def say(text: str) -> None:
-    """Print to standard output; a reader that has gone away (`| head`) is no error."""
+    """Print to standard output; a reader that has gone away (`| head`) is no error. Raises OutputError."""
     try:
         print(text, end="" if text.endswith("\n") else "\n", flush=True)
     except BrokenPipeError:
         _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        raise _stdout_error(error) from error
+
+
+def _stdout_error(error: OSError) -> OutputError:
+    return disk_error(error, "standard output", "another place to send it to")
 
 
 def _colors() -> bool:
@@ -440,6 +454,8 @@ def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> No
     recipe, run = make_recipe(given), make_run(given)
     if output is None and not run.dry_run:
         raise UserError("-o is missing: name a new folder for the result, or pass --dry-run")
+    if output == "":
+        raise UserError("-o '': an output folder without a name; name a new folder for the result")
     from gpu_dedup.pipeline import dedup
     from gpu_dedup.progress import Progress
 
@@ -517,14 +533,18 @@ def explain_command(
 def show_command(folder: str, row: str, width: int | None, full: bool, color: bool | None) -> None:
     """Show a removed row of the run in DIR beside the row that stays for it, with shared and differing spans.
 
-    ROW is a line of removed.parquet (from 0), FILE:ROW, or an id.
+    ROW is a line of removed.parquet, FILE:ROW as the log names it, or an id. Lines and rows count from 0.
     """
     from gpu_dedup import show
 
     color = _colors() if color is None else color
     if width is None:
         width = show.terminal_width()
-    say(show.show(folder, row, width=width, color=color, full=full))
+    try:
+        say(show.show(folder, row, width=width, color=color, full=full))
+    except show.MissingInputError as error:
+        say(error.text)
+        raise
 
 
 @cli.command("doctor", short_help="Versions, devices, caches; why a backend is missing.")
@@ -552,6 +572,8 @@ def demo_command(output: str, limit_mb: int, quiet: bool, **given: Any) -> None:
     from gpu_dedup import demo
 
     run = make_run({**given, "quiet": quiet})
+    if not output:
+        raise UserError("-o '': a folder without a name; name a new folder for the demo")
     demo.demo(output, limit_mb * 10**6, run, (lambda text: None) if quiet else say, _colors())
 
 
@@ -564,14 +586,19 @@ def _terminable() -> Iterator[None]:
     def handler(number: int, frame: FrameType | None) -> NoReturn:
         raise _Terminated
 
+    early = signal.getsignal(signal.SIGINT) == signal.SIG_DFL  # as __main__.py leaves it; one that is ignored stays so
     try:
         before = signal.signal(signal.SIGTERM, handler)
     except ValueError:  # not the main thread: whoever embeds us sees to signals
         yield
         return
     try:
+        if early:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
+        if early:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, before)
 
 
@@ -663,6 +690,10 @@ def _invoke(given: list[str], state: dict[str, Any]) -> int:
         _drop_stdout()
         return 0
     except OSError as error:
+        if any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):  # --help
+            _drop_stdout()
+            _complain(str(_stdout_error(error)))
+            return 2
         if error.errno not in _DISK:
             return _internal(error, given, state["debug"])
         if state["debug"]:

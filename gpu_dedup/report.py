@@ -20,6 +20,7 @@ removed.parquet has one row for every row that went, or that was flagged, in the
                        under cluster=connected: the neighbour that drew the row in; null elsewhere
 
 Parquet holds UTF-8 only: a lone surrogate in an id, or a byte of a file name that is no UTF-8, appears as `\\ud835`.
+`result` in report.json names files in the same way; the paths in `machine` are JSON's own escapes and lead to the file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_dedup import __version__
 from gpu_dedup.batch import MISSING
-from gpu_dedup.errors import InputError, InternalError, disk_error
+from gpu_dedup.errors import InputError, InternalError, disk_error, shown
 from gpu_dedup.progress import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -272,6 +273,8 @@ class Report:
         machine = result.pop("machine")
         version = result.pop("version")
         machine["paths"] = [entry.pop("path") for entry in result["inputs"]]
+        recipe = result.pop("recipe")  # as it is: it must give the same fingerprint again
+        result = {"recipe": recipe, **_escaped(result)}
         return {
             "format": REPORT_FORMAT,
             "format_version": REPORT_VERSION,
@@ -331,15 +334,16 @@ class Report:
             with open(path, encoding="utf-8") as file:
                 values = json.load(file)
         except FileNotFoundError:
-            raise InputError(f"{path}: no finished run of gpu-dedup here; give the folder of run -o") from None
+            raise InputError(f"{shown(path)}: no finished run of gpu-dedup here; give the folder of run -o") from None
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read as a report: {error}") from None
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise InputError(f"{shown(path)}: cannot be read as a report: {why}") from None
         try:
             return cls.from_dict(values)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{shown(path)}: {error}") from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: damaged report ({type(error).__name__}: {error})") from None
+            raise InputError(f"{shown(path)}: damaged report ({type(error).__name__}: {error})") from None
 
     def check(self) -> None:
         """The sums that must hold at the end of every run. Raises InternalError: then nothing may be written."""
@@ -357,6 +361,15 @@ class Report:
     def summary(self) -> str:
         """The text for the screen: what came, what went and why, what it cost, where the log is."""
         return "\n".join(_summary(self)) + "\n"
+
+
+def _escaped(value: Any) -> Any:
+    """Plain values with every text as `utf8` gives it."""
+    if isinstance(value, dict):
+        return {key: _escaped(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_escaped(entry) for entry in value]
+    return utf8(value) if isinstance(value, str) else value
 
 
 def _now() -> str:
@@ -479,7 +492,7 @@ def _summary(report: Report) -> Iterator[str]:
     if report.largest_groups:
         yield f"{'groups':<12}{report.groups:>13,}  rows stand for others; the largest groups:"
         for group in report.largest_groups[:3]:
-            name = f"{group.file}:{group.row}" + (f"  id {short(group.id, 60)}" if group.id is not None else "")
+            name = f"{group.file} row {group.row}" + (f"  id {short(group.id, 60)}" if group.id is not None else "")
             yield f"{'':<12}{group.size:>13,}  rows like {_visible(name)}"
     worst = sorted(report.inputs, key=lambda file: (-(file.rows - file.kept) / max(1, file.rows), file.rel))
     if len(report.inputs) > 1 and worst[0].rows > worst[0].kept:
@@ -493,8 +506,10 @@ def _summary(report: Report) -> Iterator[str]:
         yield f"{'left out':<12}{len(left_out):>13,}  bad files: " + "; ".join(
             _visible(f"{file.rel}: {file.problem}") for file in left_out[:3]
         )
+    parquet = {file.rel for file in report.inputs if file.format == "parquet"}
     for bad in report.bad_rows[:3]:
-        yield f"{'bad row':<12}{'':>13}  {_visible(f'{bad.file}:{bad.line}: {bad.reason}')}"
+        place = f"{bad.file} row {bad.line - 1}" if bad.file in parquet else f"{bad.file}:{bad.line}"
+        yield f"{'bad row':<12}{'':>13}  {_visible(f'{place}: {bad.reason}')}"
     if counts.bad > 3:
         yield f"{'':<12}{'':>13}  ... and {counts.bad - 3:,} more"
     if machine.dry_run:
@@ -550,7 +565,7 @@ def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:
         f"{audit.compared:,} by brute force: {audit.missed:,} should have gone"
     )
     for miss in audit.examples[:3]:
-        name = f"{miss.file}:{miss.row} is like {miss.like_file}:{miss.like_row}"
+        name = f"{miss.file} row {miss.row} is like {miss.like_file} row {miss.like_row}"
         yield f"{'':<12}{miss.shared / miss.union:>13.4f}  {_visible(name)}, and both stay"
     if not audit.kept:
         return
@@ -560,13 +575,13 @@ def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:
         )
     elif whole:
         yield (
-            f"{'recall':<12}{_percent(audit.recall):>13}  counted: {audit.removed:,} near copies at or above {threshold} "
-            f"went, {audit.missed:,} did not"
+            f"{'recall':<12}{_percent(audit.recall):>13}  counted: {audit.removed:,} near copies at or above "
+            f"{threshold} went, {audit.missed:,} did not"
         )
     else:
         yield (
-            f"{'recall':<12}{_percent(audit.recall):>13}  estimated: {audit.removed:,} near copies at or above {threshold} "
-            f"went, about {audit.misses:,.0f} did not"
+            f"{'recall':<12}{_percent(audit.recall):>13}  estimated: {audit.removed:,} near copies at or above "
+            f"{threshold} went, about {audit.misses:,.0f} did not"
         )
         yield (
             f"{'':<12}{'':>13}  95 % interval {_percent(audit.recall_low)} to {_percent(audit.recall_high)} "
@@ -737,6 +752,7 @@ class RemovalLog:
     GROUP = 1 << 16
 
     def __init__(self, path: str, fingerprint: str) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         self.path = path
@@ -747,9 +763,14 @@ class RemovalLog:
         self._pending_rows = 0
         self._last: tuple[str, int] | None = None
         self._files: set[str] = set()
+        self._sink: Any = None
         try:
-            self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
+            # As bytes: Arrow takes no other name that is not UTF-8.
+            self._sink = pa.OSFile(os.fsencode(self._temporary), "wb")
+            self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd")
         except OSError as error:
+            if self._sink is not None:
+                self._release()
             raise disk_error(error, path) from error
 
     def append(self, columns: Mapping[str, Any]) -> None:
@@ -840,19 +861,30 @@ class RemovalLog:
         self._pending_rows = max(0, rest.num_rows)
 
     def close(self) -> None:
-        """Write what waits and give the file its name."""
-        if self._pending:
-            self._write(1)
-        with _atomic(self.path) as temporary:
-            assert temporary == self._temporary
-            self._writer.close()
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
+        """Write what waits and give the file its name. Raises OutputError, and then leaves nothing."""
+        try:
+            if self._pending:
+                self._write(1)
+            with _atomic(self.path) as temporary:
+                assert temporary == self._temporary
+                self._writer.close()
+                self._sink.close()
+                with open(temporary, "rb") as file:
+                    os.fsync(file.fileno())
+        except BaseException:
+            self.abort()
+            raise
 
     def abort(self) -> None:
         """Leave nothing."""
         with contextlib.suppress(Exception):
             self._writer.close()
+        self._writer.is_open = False  # or its destructor would try again
+        self._release()
+
+    def _release(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sink.close()
         with contextlib.suppress(OSError):
             os.remove(self._temporary)
 
@@ -879,7 +911,7 @@ def log_files(path: str) -> list[str]:
                 name for name in os.listdir(place) if name.endswith(".parquet") and not name.startswith((".", "_"))
             ]
             return [os.path.join(place, name) for name in sorted(parts, key=os.fsencode)]
-    raise InputError(f"{path}: no {LOG_NAME} there; give the folder of run -o")
+    raise InputError(f"{shown(path)}: no {LOG_NAME} there; give the folder of run -o")
 
 
 def removals(path: str, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
@@ -889,20 +921,23 @@ def removals(path: str, columns: Sequence[str] | None = None) -> Iterator[tuple[
 
     first = 0
     for place in log_files(path):
+        name = shown(place)
         try:
-            with pq.ParquetFile(place) as file:
+            # As bytes: Arrow takes no other name that is not UTF-8.
+            with pa.OSFile(os.fsencode(place)) as source, pq.ParquetFile(source) as file:
                 meta = file.metadata.metadata or {}
                 if meta.get(b"gpu-dedup.format") != LOG_FORMAT.encode():
-                    raise InputError(f"{place}: not a removal log of gpu-dedup")
+                    raise InputError(f"{name}: not a removal log of gpu-dedup")
                 if meta.get(b"gpu-dedup.format_version") != str(LOG_VERSION).encode():
                     found = meta.get(b"gpu-dedup.format_version", b"?").decode()
-                    raise InputError(f"{place}: log format version {found}; this gpu-dedup reads version {LOG_VERSION}")
+                    raise InputError(f"{name}: log format version {found}; this gpu-dedup reads version {LOG_VERSION}")
                 for group in range(file.num_row_groups):
                     table = file.read_row_group(group, columns=None if columns is None else list(columns))
                     yield first, table
                     first += table.num_rows
         except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{place}: cannot be read: {error}") from None
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(f"{name}: cannot be read: {why}") from None
 
 
 def same_result(one: Report, other: Report) -> list[str]:
@@ -913,6 +948,6 @@ def same_result(one: Report, other: Report) -> list[str]:
 
 __all__ = [
     "Audit", "BadRow", "Collisions", "Counts", "Group", "HeavyBucket", "InputFile", "Machine", "Miss", "RemovalLog",
-    "Report", "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals", "same_result",
-    "share_text", "short", "short_texts_warning", "versions",
+    "Report", "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals",
+    "same_result", "share_text", "short", "short_texts_warning", "versions",
 ]  # fmt: skip

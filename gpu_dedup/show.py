@@ -18,7 +18,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from gpu_dedup.batch import Tape
-from gpu_dedup.errors import InputError
+from gpu_dedup.errors import InputError, shown
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import InputFile, Report, removals, short, utf8
 
@@ -426,7 +426,7 @@ def find(folder: str, row: str, report: Report) -> tuple[Removal, int]:
                     return Removal(first + at, table.slice(at, 1).to_pylist()[0]), 0
             file = next(entry for entry in report.inputs if entry.rel == name)
             raise InputError(
-                f"{name}:{number}: not in the log, so this row stayed (or {file.rows:,} rows are all there are)"
+                f"{name} row {number}: not in the log, so this row stayed (or {file.rows:,} rows are all there are)"
             )
     wanted = row[3:] if row.startswith("id:") else row
     result: Removal | None = None
@@ -459,9 +459,15 @@ def _by_number(folder: str, number: int) -> Removal | None:
 def _input_name(place: str, report: Report) -> str | None:
     """The name in the log of an input that is given as there, or by its path."""
     for entry in report.inputs:
-        if place in (entry.rel, entry.path) or os.path.abspath(place) == entry.path:
+        if utf8(place) == utf8(entry.rel) or os.path.abspath(place) == entry.path:
             return utf8(entry.rel)
     return None
+
+
+class MissingInputError(InputError):
+    """An input of the run is not there any more. `text`: what can be shown without it."""
+
+    text = ""
 
 
 @dataclass(frozen=True)
@@ -473,7 +479,7 @@ class Text:
 
 
 def read_texts(places: Sequence[tuple[str, int]], report: Report) -> list[Text]:
-    """Texts of rows (file as in the log, row), read from the inputs of the run."""
+    """Texts of rows (file as in the log, row), read from the inputs of the run. Raises MissingInputError."""
     by_name = {utf8(entry.rel): entry for entry in report.inputs}
     rows: dict[str, set[int]] = {}
     for name, row in places:
@@ -494,9 +500,13 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
     try:
         info = os.stat(entry.path)
     except OSError as error:
-        return {row: Text("", f"{entry.path}: {error.strerror}; the file was moved since the run") for row in rows}
+        raise MissingInputError(
+            f"{error.strerror}, and the texts are read from the input of the run",
+            "put the file back where it was",
+            place=shown(entry.path),
+        ) from None
     if info.st_size != entry.size:
-        why = f"{entry.path}: changed since the run ({info.st_size:,} bytes, then {entry.size:,})"
+        why = f"{shown(entry.path)}: changed since the run ({info.st_size:,} bytes, then {entry.size:,})"
         return {row: Text("", why) for row in rows}
     source = Source(entry.path, entry.rel, entry.format, entry.compression, info.st_size, info.st_mtime_ns)
     try:
@@ -507,7 +517,7 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
     for row in rows:
         raw = found[row][0] if row in found else None
         if raw is None:
-            out[row] = Text("", f"{entry.rel}:{row}: has no usable text")
+            out[row] = Text("", f"{utf8(entry.rel)} row {row}: has no usable text")
         else:
             out[row] = Text(raw.decode("utf-8", "surrogatepass"))
     return out
@@ -543,10 +553,17 @@ def show(
     folder  output folder of a finished run
     row     see `find`
     most    lines of text after which the rest is left out, or None
+
+    Raises InputError for a row that is not in the log, MissingInputError for one whose text, or its witness's, is gone.
     """
     report = Report.load(folder)
     removal, more = find(folder, row, report)
-    lines = list(_show(report, removal, width, COLORS if color else MARKS, full, most))
+    lines: list[str] = []
+    try:
+        lines.extend(_show(report, removal, width, COLORS if color else MARKS, full, most))
+    except MissingInputError as error:
+        error.text = "\n".join(lines) + "\n"
+        raise
     if more:
         lines.append(f"{more:,} more removed {'row has' if more == 1 else 'rows have'} this id; name one by FILE:ROW")
     return "\n".join(lines) + "\n"
@@ -563,13 +580,13 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
     if removal["linked_file"] is not None:
         near = removal["linked_similarity"]
         yield (
-            f"{style.bold[0]}{'linked':<8}{style.bold[1]} by {safe(removal['linked_file'])}:{removal['linked_row']}"
+            f"{style.bold[0]}{'linked':<8}{style.bold[1]} by {safe(removal['linked_file'])} row {removal['linked_row']}"
             + (f", similarity {near:.4f}" if near is not None else "")
         )
     rule = f"{style.dim[0]}{'-' * width}{style.dim[1]}"
     if removal["kept_file"] is None:
-        yield rule
         (text,) = read_texts([(removal["file"], removal["row"])], report)
+        yield rule
         yield from [text.problem] if text.problem else safe(text.text).split("\n")[: most or (None if full else 40)]
         return
     left, right = read_texts([(removal["file"], removal["row"]), (removal["kept_file"], removal["kept_row"])], report)
@@ -589,7 +606,7 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
 
 
 def _name(removal: Removal, prefix: str) -> str:
-    name = f"{safe(removal[prefix + 'file'])}:{removal[prefix + 'row']}"
+    name = f"{safe(removal[prefix + 'file'])} row {removal[prefix + 'row']}"
     text = removal[prefix + "id"]
     return name if text is None else f"{name}  id {short(text, 120)}"
 

@@ -149,11 +149,14 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         (["run", "x", "-o", "y", "--treshold", "0.8"], "--threshold"),
         (["run", "-o", "y"], "INPUT"),
         (["run", "x"], "-o is missing"),
+        (["run", "x", "-o", ""], "-o '': an output folder without a name; name a new folder"),
+        (["run", "x", "-o", "", "--dry-run"], "-o '': an output folder without a name"),
+        (["demo", "-o", ""], "-o '': a folder without a name; name a new folder"),
         (["run", "x", "-o", "y", "--bands"], "--bands"),
         (["dedup", "x"], "No such command"),
         (["run", "x", "-o", "y", "--threshold", "0.80000001"], "finer than a millionth"),
         (["run", "x", "-o", "y", "--threshold", "eighty"], "threshold 'eighty' is not a number"),
-        (["run", "x", "-o", "y", "--threshold", "1.1"], r"outside \(0, 1\]"),
+        (["run", "x", "-o", "y", "--threshold", "1.1"], "threshold 1.1 is outside 0 to 1"),
         (["run", "x", "-o", "y", "--threshold", "0"], r"outside \(0, 1\]"),
         (["run", "x", "-o", "y", "--threshold", "nan"], "threshold"),
         (["run", "x", "-o", "y", "--bands", "2.5"], "bands '2.5' is not a whole number"),
@@ -477,6 +480,90 @@ def test_ctrl_c_ends_within_two_seconds_and_leaves_nothing(tmp_path: Path) -> No
     assert err.splitlines()[-1] == "gpu-dedup: interrupted"
     assert "Traceback" not in err
     assert sorted(os.listdir(tmp_path)) == ["in.jsonl"]
+
+
+def script() -> str:
+    """What the installed `gpu-dedup` runs."""
+    found = re.search(r'^gpu-dedup = "([\w.]+):(\w+)"$', (REPO / "pyproject.toml").read_text(), re.M)
+    assert found is not None
+    return f"import sys; from {found[1]} import {found[2]} as main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("way", [["-m", "gpu_dedup"], ["-c", script()]])
+def test_ctrl_c_while_the_command_line_is_loaded_ends_it_without_a_word(way: list[str], tmp_path: Path) -> None:
+    """Ctrl-C comes in the middle of an import: most of a short run's first moments."""
+    (tmp_path / "click.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\nraise SystemExit('not ended')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, *way, "--version"], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler])
+def test_ctrl_c_is_ours_during_a_command_unless_it_is_ignored(
+    before: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gpu_dedup.pipeline
+
+    seen = []
+
+    def dedup(*arguments: object) -> object:
+        seen.append(signal.getsignal(signal.SIGINT))
+        raise UserError("no more")
+
+    monkeypatch.setattr(gpu_dedup.pipeline, "dedup", dedup)
+    own = signal.signal(signal.SIGINT, before)
+    try:
+        code, _, _ = run_main(capsys, "run", "x", "-o", "y")
+        after = signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, own)
+    assert code == 2
+    assert seen == [signal.SIG_IGN if before == signal.SIG_IGN else signal.default_int_handler]
+    assert after == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full is Linux's")
+@pytest.mark.parametrize("arguments", [["run", "--help"], ["--version"], ["explain"]])
+def test_a_full_standard_output_is_named(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpu_dedup", *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(REPO)}, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gpu-dedup: standard output: no space left on the disk; free some, or choose another place to send it to\n"
+    )
+
+
+def test_names_that_are_not_utf8_from_end_to_end(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    out = os.fsdecode(os.fsencode(tmp_path) + b"/o\xff")
+    (folder / os.fsdecode(b"\xff.jsonl")).write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    table = pa.table([[LINES[1]["text"], "of its own"], [1, 2], [3, 4]], names=["text", "n", "n"])
+    pq.write_table(table, tmp_path / "t")
+    os.rename(tmp_path / "t", folder / os.fsdecode(b"\xff.parquet"))
+    (folder / "notes.txt").write_text("not input")
+    done = program("run", str(folder), "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(os.fsencode(out))) == [b"_gpu_dedup", b"\xff.jsonl", b"\xff.parquet"]
+    with open(f"{out}/" + os.fsdecode(b"\xff.parquet"), "rb") as file:
+        left = pq.ParquetFile(file).read()
+    assert left.column_names == ["text", "n", "n"]
+    assert [left.column(i).to_pylist() for i in range(3)] == [["of its own"], [2], [4]]
+    assert r"\udcff.jsonl row 0" in done.stdout
+    assert "notes.txt" in done.stdout
+    shown = program("show", out, "1")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("removed  \\udcff.parquet row 0\nkept     \\udcff.jsonl row 1  id 2\n")
 
 
 def test_click_runner_sees_the_same_commands() -> None:

@@ -87,7 +87,7 @@ def test_wheel_holds_every_file_once(built: Path) -> None:
         "gpu_dedup/kernels/README.md",
     } == set(sources())
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert "gpu-dedup = gpu_dedup.cli:main" in entry_points
+    assert "gpu-dedup = gpu_dedup.__main__:main" in entry_points
     assert wheel.name.endswith("-py3-none-any.whl")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +178,8 @@ def test_summary_says_what_came_and_went() -> None:
     assert "0.8100  the least similarity of a row that goes" in text
     assert "largest 400; 1 bucket over the cap of 256" in text
     assert "all rights reserved by the" in text
-    assert "80  rows like a.jsonl:17  id x\\x1b[31m\n" in text
-    assert "3  rows like b.jsonl.gz:0\n" in text
+    assert "80  rows like a.jsonl row 17  id x\\x1b[31m\n" in text
+    assert "3  rows like b.jsonl.gz row 0\n" in text
     assert "\x1b" not in text
     assert "a.jsonl 16.7 %; b.jsonl.gz 11.8 %" in text
     assert "3.00 s  read 2.00 s, verify 0.50 s\n" in text
@@ -281,6 +284,70 @@ def test_the_log_is_read_back_with_its_schema(tmp_path: Path) -> None:
          "similarity": None, "shared": None, "union": None, "reason": "bad-row", "guarantee": None,
          "witness_kept": None, "action": "remove", **none},
     ]  # fmt: skip
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/o\xff")
+    os.makedirs(f"{folder}/_gpu_dedup")
+    path = f"{folder}/_gpu_dedup/removed.parquet"
+    with RemovalLog(path, "") as log:
+        log.append(columns(["a"], [3]))
+    assert os.listdir(f"{folder}/_gpu_dedup") == ["removed.parquet"]
+    assert [table["row"].to_pylist() for _, table in removals(folder)] == [[3]]
+    with open(path, "r+b") as file:
+        file.truncate(10)
+    with pytest.raises(InputError, match=r"^'/.*o\\udcff/_gpu_dedup/removed\.parquet': cannot be read: "):
+        list(removals(folder))
+    with pytest.raises(OutputError, match=r"^'/.*o\\udcff/none/x': cannot be written"):
+        RemovalLog(f"{folder}/none/x", "")
+
+    report = sample()
+    name, place = os.fsdecode(b"caf\xe9.jsonl"), os.fsdecode(b"/data/caf\xe9.jsonl")
+    report.inputs[0].rel, report.inputs[0].path = name, place
+    report.largest_groups[0].file = report.bad_rows[0].file = name
+    report.recipe["text_field"] = [name]
+    report.machine.output = folder
+    report.save(f"{folder}/_gpu_dedup/report.json")
+    values = json.loads(Path(f"{folder}/_gpu_dedup/report.json").read_bytes())
+    escaped = r"caf\udce9.jsonl"
+    assert values["result"]["inputs"][0]["rel"] == escaped  # as in the log: no lone surrogate for strict readers
+    assert values["result"]["largest_groups"][0]["file"] == values["result"]["bad_rows"][0]["file"] == escaped
+    loaded = Report.load(folder)
+    assert loaded.inputs[0].rel == escaped
+    assert loaded.inputs[0].path == place  # leads to the file
+    assert loaded.recipe == report.recipe  # gives the fingerprint again
+    assert same_result(loaded, report) == []
+    assert f"80  rows like {escaped} row 17" in loaded.summary()
+    loaded.summary().encode()
+    with pytest.raises(InputError, match=r"^'.*udcff/nothing': no finished run"):
+        Report.load(f"{folder}/nothing")
+
+
+def test_a_log_on_a_disk_that_refuses_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "removed.parquet")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OutputError, match=r"removed\.parquet: .*size limit") as caught, RemovalLog(path, "") as log:
+            log.append(columns(["a"] * 9999, list(range(9999)), id=[str(i * i) for i in range(9999)]))
+        del log
+        gc.collect()  # nothing is written, and nothing raised, by what is left of it
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_bad_rows_are_named_as_messages_name_them() -> None:
+    """Lines of text count from 1, as in an editor, and records from 0, as in the log."""
+    report = sample()
+    report.inputs[1].rel, report.inputs[1].format = "b.parquet", "parquet"
+    report.bad_rows = [BadRow("a.jsonl", 8, "why"), BadRow("b.parquet", 8, "why")]
+    text = report.summary()
+    assert "a.jsonl:8: why" in text
+    assert "b.parquet row 7: why" in text
 
 
 def test_an_empty_log_has_its_schema(tmp_path: Path) -> None:

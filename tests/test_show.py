@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_dedup import Recipe, Run, dedup
+from gpu_dedup import Recipe, Run, cli, dedup
 from gpu_dedup.errors import InputError
 from gpu_dedup.report import Report
 from gpu_dedup.show import (
@@ -21,6 +21,7 @@ from gpu_dedup.show import (
     DIFFERENT,
     MARKS,
     SHARED,
+    MissingInputError,
     Span,
     char_width,
     find,
@@ -255,7 +256,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_near_copy_is_shown_with_its_numbers(result: Path) -> None:
     text = show(str(result / "out"), "b.jsonl:0", width=100)
-    assert text.startswith("removed  b.jsonl:0  id 12\nkept     a.jsonl:0  id a0\n")
+    assert text.startswith("removed  b.jsonl row 0  id 12\nkept     a.jsonl row 0  id a0\n")
     # 36 words: 32 windows of five on either side, 31 of them shared.
     words = len(ROWS_A[0]["text"].split())
     shared, union = words - 4 - 1, words - 4 + 1
@@ -268,7 +269,7 @@ def test_a_near_copy_is_shown_with_its_numbers(result: Path) -> None:
 
 def test_an_exact_copy_has_nothing_marked(result: Path) -> None:
     text = show(str(result / "out"), "a.jsonl:2", width=100)
-    assert "kept     a.jsonl:1  id 7\n" in text
+    assert "kept     a.jsonl row 1  id 7\n" in text
     assert "why      exact, similarity 1.0000, guarantee kept-witness" in text
     assert "[-" not in text
     assert "QUITE another" in text
@@ -301,7 +302,7 @@ def test_rows_are_named_by_number_place_or_id(result: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("b.jsonl:2", "this row stayed"),
+        ("b.jsonl:2", r"b\.jsonl row 2: not in the log, so this row stayed"),
         ("99", "neither a line of the log"),
         ("kept", "neither"),
         ("c.jsonl:1", "neither"),
@@ -313,7 +314,7 @@ def test_a_row_that_is_not_in_the_log(result: Path, row: str, words: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_changed_or_moved_file_is_said(result: Path, tmp_path: Path) -> None:
+def test_a_changed_or_moved_file_is_said(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(result / "out")
     path = result / "b.jsonl"
     before = path.read_bytes()
@@ -328,7 +329,19 @@ def test_a_changed_or_moved_file_is_said(result: Path, tmp_path: Path) -> None:
         path.write_bytes(b"{" * len(before))
         assert "no usable text" in show(out, "b.jsonl:0")
         os.rename(path, result / "moved")
-        assert "the file was moved since the run" in show(out, "b.jsonl:0")
+        with pytest.raises(MissingInputError) as error:
+            show(out, "b.jsonl:0")
+        gone = f"{path}: No such file or directory, and the texts are read from the input of the run"
+        assert str(error.value) == f"{gone}; put the file back where it was"
+        assert error.value.exit_code == 2
+        known = error.value.text.splitlines()  # what the log knows is still told
+        assert known[:2] == ["removed  b.jsonl row 0  id 12", "kept     a.jsonl row 0  id a0"]
+        assert known[2].startswith("why      near, similarity ")
+        assert len(known) == 3
+        assert cli.main(["show", out, "b.jsonl:0"]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == error.value.text
+        assert printed.err == f"gpu-dedup: {error.value}\n"
     finally:
         path.write_bytes(before)
         os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
@@ -341,7 +354,7 @@ def test_a_row_without_a_witness_is_shown_alone(tmp_path: Path) -> None:
     recipe = Recipe(on_no_text="drop")
     dedup([str(tmp_path / "a.jsonl")], str(tmp_path / "out"), recipe, Run(progress=False))
     text = show(str(tmp_path / "out"), "0", width=60)
-    assert text == f"removed  a.jsonl:0\nwhy      no-text\n{'-' * 60}\n- - -\n"
+    assert text == f"removed  a.jsonl row 0\nwhy      no-text\n{'-' * 60}\n- - -\n"
 
 
 def test_a_bad_row_says_that_it_has_no_text(tmp_path: Path) -> None:
@@ -356,6 +369,33 @@ def test_ids_that_come_twice(tmp_path: Path) -> None:
     assert show(str(tmp_path / "out"), "x").endswith("1 more removed row has this id; name one by FILE:ROW\n")
 
 
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff.jsonl")
+    with open(tmp_path / name, "w") as file:
+        file.write('{"text": "one and the same"}\n' * 2)
+    out = os.fsdecode(os.fsencode(tmp_path) + b"/o\xff")
+    dedup([str(tmp_path / name)], out, Recipe(), Run(progress=False))
+    wanted = "removed  \\udcff.jsonl row 1\nkept     \\udcff.jsonl row 0\nwhy      exact"
+    for row in ("0", f"{name}:1", r"\udcff.jsonl:1", f"{tmp_path}/{name}:1"):
+        text = show(out, row)
+        assert text.startswith(wanted)
+        assert "one and the same" in text
+        text.encode()
+    os.remove(tmp_path / name)
+    with pytest.raises(MissingInputError, match=r"^'/.*\\udcff\.jsonl': No such file") as error:
+        show(out, "0")
+    str(error.value).encode()
+
+
+def test_a_linked_row_is_named_with_its_row(tmp_path: Path) -> None:
+    words = [f"w{i}" for i in range(60)]
+    chain = [" ".join(words[:50]), " ".join(words[3:53]), " ".join(words[6:56])]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in chain))
+    recipe = Recipe(cluster="connected", threshold_ppm=850_000, bands=64, rows=2)
+    dedup([str(tmp_path / "a.jsonl")], str(tmp_path / "out"), recipe, Run(progress=False))
+    assert "linked   by a.jsonl row 1, similarity" in show(str(tmp_path / "out"), "a.jsonl:2")
+
+
 def test_parquet_rows_are_read_again(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -364,5 +404,5 @@ def test_parquet_rows_are_read_again(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1, 2, 3], "text": texts}), tmp_path / "a.parquet", row_group_size=2)
     dedup([str(tmp_path / "a.parquet")], str(tmp_path / "out"), Recipe(id_field="n"), Run(progress=False))
     text = show(str(tmp_path / "out"), "0", width=100)
-    assert text.startswith("removed  a.parquet:2  id 3\nkept     a.parquet:0  id 1\n")
+    assert text.startswith("removed  a.parquet row 2  id 3\nkept     a.parquet row 0  id 1\n")
     assert "[-rain-]" in text

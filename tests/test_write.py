@@ -205,8 +205,13 @@ def test_a_copy_and_the_hash_of_its_bytes(tmp_path, size):
 
 def test_a_copy_says_which_side_failed(tmp_path):
     (tmp_path / "in").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"none: cannot be read"):
+    with pytest.raises(
+        InputError, match=r"none: cannot be read: No such file or directory; mend or leave out the file"
+    ):
         copy_file(str(tmp_path / "none"), str(tmp_path / "out"))
+    with pytest.raises(InputError, match=r"two\\nlines\\udcff': cannot be read") as caught:
+        copy_file(os.fsdecode(os.fsencode(tmp_path) + b"/two\nlines\xff"), str(tmp_path / "out"))
+    assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"cannot be read"):
         copy_file(str(tmp_path), str(tmp_path / "out"))
     with pytest.raises(OutputError, match=r"none/out: cannot be written.*choose another output folder"):
@@ -551,6 +556,39 @@ def test_texts_that_are_not_utf8_pass_unchanged(tmp_path):
     assert after.read()["t"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"\xc3\x28"]
 
 
+def test_parquet_names_that_are_not_utf8(tmp_path):
+    source, target = (os.fsdecode(os.fsencode(tmp_path) + name) for name in (b"/\xfe.parquet", b"/out\xff"))
+    pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "in.parquet")
+    os.rename(tmp_path / "in.parquet", source)
+    with ParquetWriter(target, source) as writer:
+        assert writer.copy_rows(np.array([True, False, True])) == 2
+    with open(target, "rb") as file:
+        assert pq.read_table(file).to_pydict() == {"a": [1, 3]}
+    with open(source, "r+b") as file:
+        file.truncate(20)
+    with pytest.raises(InputError, match=r"^'/.*\\udcfe\.parquet': cannot be read as Parquet"):
+        ParquetWriter(target, source)
+    with pytest.raises(OutputError, match=r"out\\udcff/none': cannot be written"):
+        write_parquet(
+            target + "/none",
+            str(tmp_path / "good.parquet"),
+            pq.write_table(pa.table({"a": [1]}), tmp_path / "good.parquet") or 1,
+        )
+
+
+def test_repeated_columns_pass_unchanged(tmp_path):
+    inner = pa.StructArray.from_arrays([pa.array([1, 2, 3]), pa.array(["x", "y", "z"])], ["k", "k"])
+    columns = [pa.array(["a", "b", "c"]), pa.array([1, 2, 3]), pa.array([b"p", None, b"r"]), inner]
+    for options in ({}, {"store_schema": False}, {"use_dictionary": False, "compression": "zstd"}):
+        table = pa.table(columns, names=["text", "n", "n", "s"])
+        before, after = rewritten(tmp_path, table, [1, 0, 1], **options)
+        assert after.schema.equals(before.schema)
+        wanted, found = before.read().take(pa.array([0, 2])), after.read()
+        assert found.schema.equals(wanted.schema, check_metadata=True)
+        assert found.column_names == ["text", "n", "n", "s"]
+        assert all(found.column(i).equals(wanted.column(i)) for i in range(4))
+
+
 def test_a_damaged_parquet_is_an_input_error(tmp_path):
     pq.write_table(pa.table({"text": [str(i) * 50 for i in range(2000)]}), tmp_path / "in.parquet", compression="zstd")
     content = bytearray((tmp_path / "in.parquet").read_bytes())
@@ -714,6 +752,12 @@ def test_overwrite_does_not_follow_a_link_out_of_the_folder(tmp_path):
     (out / "sub").symlink_to(elsewhere)
     run(out, {"b.jsonl": b"2"}, overwrite=True)
     assert (elsewhere / "a.jsonl").read_bytes() == b"1"
+
+
+def test_a_folder_without_a_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError, match=r"^'': an output folder without a name; name a new folder$"):
+        OutputFolder("", ["a.jsonl"])
 
 
 def test_names_that_are_not_utf8(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from gpu_dedup.errors import InputError, disk_error
+from gpu_dedup.errors import InputError, disk_error, shown
 
 COPY_BYTES = 4 << 20
 
@@ -39,6 +39,13 @@ def close(descriptor: int, path: str) -> None:
         raise disk_error(error, path) from error
 
 
+def _unreadable(path: str, error: OSError) -> InputError:
+    # By now other rows may have a witness in this file, so leaving it out is a matter for a new run.
+    return InputError(
+        f"cannot be read: {error.strerror or error}", "mend or leave out the file and run again", place=shown(path)
+    )
+
+
 def copy_file(src: str, dst: str, advance: Callable[[int], object] | None = None) -> str:
     """Copy the bytes of a file; what comes back is the XXH3-64 of them as 16 hex digits.
 
@@ -52,7 +59,7 @@ def copy_file(src: str, dst: str, advance: Callable[[int], object] | None = None
     try:
         source = open(src, "rb", buffering=0)  # noqa: SIM115 (closed by the with below; only this call may raise here)
     except OSError as error:
-        raise InputError(f"{src}: cannot be read: {error.strerror or error}") from error
+        raise _unreadable(src, error) from error
     with source:
         target = create(dst)
         try:
@@ -60,7 +67,7 @@ def copy_file(src: str, dst: str, advance: Callable[[int], object] | None = None
                 try:
                     count = source.readinto(buffer)
                 except OSError as error:
-                    raise InputError(f"{src}: cannot be read: {error.strerror or error}") from error
+                    raise _unreadable(src, error) from error
                 if not count:
                     break
                 hasher.update(view[:count])

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol
 
-from gpu_dedup.errors import InternalError, OutputError, disk_error
+from gpu_dedup.errors import InternalError, OutputError, disk_error, shown
 from gpu_dedup.write.files import close, create, write_all
 
 FOLDER = "_gpu_dedup"
@@ -70,7 +70,7 @@ class TempPath(str):
 class OutputFolder:
     """Where a run writes, from the first refusal to the last rename.
 
-    path       the folder; made, with its parents, if it is not there
+    path       the folder; made, with its parents, if it is not there; OutputError for one without a name
     rels       names below it that this run may write, '/' between parts
     overwrite  files of an earlier run of ours may be replaced; a foreign file never is
 
@@ -78,6 +78,8 @@ class OutputFolder:
     """
 
     def __init__(self, path: str, rels: Sequence[str], overwrite: bool = False) -> None:
+        if not path:
+            raise OutputError("'': an output folder without a name; name a new folder")
         self.path = os.path.abspath(path)
         self.rels = list(rels)
         self.overwrite = overwrite
@@ -102,45 +104,45 @@ class OutputFolder:
                 parent = os.path.dirname(parent)
             if not os.path.isdir(parent):
                 raise OutputError(
-                    f"{_shown(path)}: cannot be made, {_shown(parent)} is not a folder; choose another output folder"
+                    f"{shown(path)}: cannot be made, {shown(parent)} is not a folder; choose another output folder"
                 )
             self._check_writable(parent)
             return
         if not os.path.exists(path):
             raise OutputError(
-                f"{_shown(path)}: is a link to nothing; make what it points to, or choose another output folder"
+                f"{shown(path)}: is a link to nothing; make what it points to, or choose another output folder"
             )
         if not os.path.isdir(path):
-            raise OutputError(f"{_shown(path)}: is a file; give a folder, new or empty")
+            raise OutputError(f"{shown(path)}: is a file; give a folder, new or empty")
         with _disk(path):
             entries = [name for name in os.listdir(path) if name not in _PASSED_OVER]
         if FOLDER not in entries:
             if entries:
                 raise OutputError(
-                    f"{_shown(path)}: is not empty ({_some(entries)}) and not an output of gpu-dedup; "
+                    f"{shown(path)}: is not empty ({_some(entries)}) and not an output of gpu-dedup; "
                     "choose a new or an empty folder"
                 )
             self._check_writable(path)
             return
         marker = self._final(FOLDER)
         if os.path.islink(marker) or not os.path.isdir(marker):
-            raise OutputError(f"{_shown(marker)}: is not a folder; move it, or choose another output folder")
+            raise OutputError(f"{shown(marker)}: is not a folder; move it, or choose another output folder")
         self._check_lock()
         owned = self._owned()
         if not self.overwrite:
             if os.path.lexists(self._final(REPORT)):
                 raise OutputError(
-                    f"{_shown(path)}: holds the output of another run; "
+                    f"{shown(path)}: holds the output of another run; "
                     "choose another folder, or pass --overwrite to replace it"
                 )
             if any(os.path.lexists(self._final(rel)) for rel in owned if rel.split("/")[0] != FOLDER):
                 raise OutputError(
-                    f"{_shown(path)}: holds part of the output of a run that did not finish; "
+                    f"{shown(path)}: holds part of the output of a run that did not finish; "
                     "choose another folder, or pass --overwrite to replace it"
                 )
             entries.remove(FOLDER)
             if entries:
-                raise OutputError(f"{_shown(path)}: is not empty ({_some(entries)}); choose a new or an empty folder")
+                raise OutputError(f"{shown(path)}: is not empty ({_some(entries)}); choose a new or an empty folder")
         for rel in self.rels:
             self._check_way(rel, owned)
         self._check_writable(path)
@@ -157,7 +159,7 @@ class OutputFolder:
             if not os.path.isdir(folder):
                 raise self._in_the_way(folder)
             if os.stat(folder).st_dev != os.stat(self.path).st_dev:
-                raise OutputError(f"{_shown(folder)}: is on another file system; choose another output folder")
+                raise OutputError(f"{shown(folder)}: is on another file system; choose another output folder")
             self._check_writable(folder)
         final = self._final(rel)
         if rel not in owned and os.path.lexists(final) and not self._all_owned(rel, owned):
@@ -165,7 +167,7 @@ class OutputFolder:
 
     def _in_the_way(self, path: str) -> OutputError:
         return OutputError(
-            f"{_shown(path)}: is in the way and was not written by gpu-dedup; move it, or choose another output folder"
+            f"{shown(path)}: is in the way and was not written by gpu-dedup; move it, or choose another output folder"
         )
 
     def _all_owned(self, rel: str, owned: set[str]) -> bool:
@@ -181,7 +183,7 @@ class OutputFolder:
 
     def _check_writable(self, folder: str) -> None:
         if not os.path.isdir(folder):
-            raise OutputError(f"{_shown(folder)}: is a file; move it, or choose another output folder")
+            raise OutputError(f"{shown(folder)}: is a file; move it, or choose another output folder")
         # access() knows of read-only file systems; it also says yes to root, whom permissions do not bind.
         if not os.access(folder, os.W_OK | os.X_OK):
             read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
@@ -204,7 +206,7 @@ class OutputFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OutputError(
-                f"{_shown(self.path)}: another run is at work here; wait for its end, or choose another output folder"
+                f"{shown(self.path)}: another run is at work here; wait for its end, or choose another output folder"
             ) from None
         except OSError as error:
             # File systems without locks (Lustre, NFS, by mount option): one run at a time is then up to the user.
@@ -225,7 +227,7 @@ class OutputFolder:
             return set()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
-                f"{_shown(self._final(OWNED))}: cannot be read ({error}), so what is of the earlier run is unknown; "
+                f"{shown(self._final(OWNED))}: cannot be read ({error}), so what is of the earlier run is unknown; "
                 "remove the folder, or choose another output folder"
             ) from None
         return set(names)
@@ -417,7 +419,7 @@ class OutputFolder:
             except OSError as error:
                 if error.errno == errno.EXDEV:
                     raise OutputError(
-                        f"{_shown(os.path.dirname(final))}: is on another file system; choose another output folder"
+                        f"{shown(os.path.dirname(final))}: is on another file system; choose another output folder"
                     ) from None
                 raise
 
@@ -501,15 +503,10 @@ def _sound(rel: str) -> bool:
     return bool(rel) and "\0" not in rel and all(part not in ("", ".", "..") for part in rel.split("/"))
 
 
-def _shown(path: str) -> str:
-    """A name that stays on its line whatever bytes it has."""
-    return path if path.isprintable() else ascii(path)
-
-
 def _some(names: list[str]) -> str:
     names = sorted(names)
-    shown = ", ".join(_shown(name) for name in names[:3])
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    first = ", ".join(shown(name) for name in names[:3])
+    return first + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ and the name of the writing program, none of which is part of the table.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpu_dedup.batch import Bool
-from gpu_dedup.errors import InputError, InternalError, OutputError, disk_error
+from gpu_dedup.errors import InputError, InternalError, OutputError, disk_error, shown
 
 BATCH_BYTES = 16 << 20  # decoded bytes that a batch aims at, from the sizes in the row group's metadata
 BATCH_ROWS = 4096  # and no more rows: a column of few long values repeated decodes to far more than its metadata says
@@ -40,10 +42,11 @@ class ParquetWriter:
     def __init__(self, path: str, source: pq.ParquetFile | str, threads: bool = True) -> None:
         self.path = path
         self.rows_written = 0
-        self._source = source if isinstance(source, str) else "the Parquet input"
+        self._source = shown(source) if isinstance(source, str) else "the Parquet input"
         self._own = isinstance(source, str)
         self._file: Any = _open(source) if isinstance(source, str) else source
         self._threads = threads
+        self._sink: Any = None
         self._writer: Any = None
         self._closed = False
 
@@ -72,7 +75,9 @@ class ParquetWriter:
             raise _input_error(self._source, error) from error
         options, kept_schema = _settings(file, schema, self._source)
         try:
-            self._writer = pq.ParquetWriter(self.path, kept_schema, **options)
+            # As bytes: Arrow takes no other name that is not UTF-8.
+            self._sink = pa.OSFile(os.fsencode(self.path), "wb")
+            self._writer = pq.ParquetWriter(self._sink, kept_schema, **options)
         except OSError as error:
             raise disk_error(error, self.path) from error
         largest = max((metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)), default=1)
@@ -141,12 +146,13 @@ class ParquetWriter:
     def close(self) -> None:
         """Write the footer and close. Raises OutputError."""
         if self._own:
-            self._file.close()
+            self._file.close(force=True)
         if self._writer is None or self._closed:
             return
         self._closed = True
         try:
             self._writer.close()
+            self._sink.close()
         except OSError as error:
             self._drop()
             raise disk_error(error, self.path) from error
@@ -154,19 +160,23 @@ class ParquetWriter:
     def abort(self) -> None:
         """Let go of the file without completing it; whoever gave the name removes it."""
         if self._own:
-            self._file.close()
-        if self._writer is not None and not self._closed:
+            self._file.close(force=True)
+        if not self._closed:
             self._closed = True
             self._drop()
 
     def _drop(self) -> None:
         # pyarrow can only let go of a file by writing its footer; on a full disk that fails too.
-        try:
-            self._writer.close()
-        except (OSError, pa.ArrowException):
-            pass
-        finally:
-            self._writer.is_open = False  # or its destructor would try again
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except (OSError, pa.ArrowException):
+                pass
+            finally:
+                self._writer.is_open = False  # or its destructor would try again
+        if self._sink is not None:
+            with contextlib.suppress(OSError):
+                self._sink.close()
 
     def __enter__(self) -> ParquetWriter:
         return self
@@ -181,9 +191,10 @@ class ParquetWriter:
 
 def _open(path: str) -> Any:
     try:
-        return pq.ParquetFile(path, buffer_size=READ_BUFFER, pre_buffer=False, memory_map=False)
+        # As bytes: Arrow takes no other name that is not UTF-8.
+        return pq.ParquetFile(pa.OSFile(os.fsencode(path)), buffer_size=READ_BUFFER, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
-        raise _input_error(path, error) from error
+        raise _input_error(shown(path), error) from error
 
 
 def _input_error(name: str, error: Exception) -> InputError:
