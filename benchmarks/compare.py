@@ -74,12 +74,14 @@ class Peer:
         return self.packages[0].partition("[")[0]
 
 
+DATATROVE = ("datatrove[io,processing]", "spacy", "jieba", "orjson")
 PEERS = (
     Peer("datasketch", ("datasketch", "numpy"), "datasketch"),
     Peer("rensa full", ("rensa", "numpy"), "rensa", "full"),
     Peer("rensa rho", ("rensa", "numpy"), "rensa", "rho"),
     Peer("daft", ("daft", "numpy"), "daft"),
-    Peer("datatrove", ("datatrove[io,processing]", "spacy", "jieba", "orjson"), "datatrove", sketch=False),
+    Peer("datatrove", DATATROVE, "datatrove", sketch=False),
+    Peer("datatrove words", DATATROVE, "datatrove", "words", sketch=False),
     Peer("fastsketchlsh", ("fastsketchlsh", "numpy"), "fastsketchlsh", python=(3, 11)),
     Peer("gaoya", ("gaoya",), "gaoya", sketch=False),
     Peer("text-dedup", ("text-dedup",), "text_dedup", python=(3, 12), sketch=False),
@@ -245,7 +247,7 @@ class Bench:
         return {**numbers, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
 
     def run_ours(self, source: Path) -> tuple[Cost, list[int]]:
-        """gpu-dedup run on a file: the cost, and the rows that stay."""
+        """gpu-dedup run on a file: the cost, and the rows that stay. Ends the comparison if it fails."""
         import pyarrow.parquet as pq
 
         folder = self.scratch()
@@ -260,6 +262,8 @@ class Bench:
             gone = set(pq.read_table(out / "_gpu_dedup" / "removed.parquet", columns=["row"])["row"].to_pylist())
             with open(source, "rb") as file:
                 return cost, [row for row, _ in enumerate(file) if row not in gone]
+        except PeerError as failure:
+            raise SystemExit(f"gpu-dedup itself failed, so there is nothing to compare: {failure}") from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -275,6 +279,13 @@ class Bench:
         """The modes `hashes` and `text` of a driver, on one core."""
         options = ["--documents", str(max(1, SHINGLES // length)), "--length", str(length)]
         return self._drive(driver, variant, python, mode, source, self.cores[:1], *options)[1]
+
+    def sketch_ours(self, source: Path, mode: str, length: int) -> dict[str, Any]:
+        """The same of gpu-dedup's own driver. Ends the comparison if it fails."""
+        try:
+            return self.sketch("ours", "", Path(sys.executable), source, mode, length)
+        except PeerError as failure:
+            raise SystemExit(f"gpu-dedup's own sketch failed: {failure}") from None
 
     def _drive(
         self, driver: str, variant: str, python: Path, mode: str, source: Path, cores: tuple[int, ...], *options: str
@@ -360,8 +371,7 @@ def sketches(
     for peer, python in able:
         out[peer.name] = {}
         for key, mode, length in steps:
-            mine = bench.sketch("ours", "", Path(sys.executable), source, mode, length)
-            rates.setdefault((OURS, key), []).append(rate(mine))
+            rates.setdefault((OURS, key), []).append(rate(bench.sketch_ours(source, mode, length)))
             try:
                 if isinstance(python, PeerError):
                     raise python
@@ -373,7 +383,7 @@ def sketches(
     for key, mode, length in steps:
         known = rates.get((OURS, key))
         if known is None:
-            known = [rate(bench.sketch("ours", "", Path(sys.executable), source, mode, length))]
+            known = [rate(bench.sketch_ours(source, mode, length))]
         out[OURS][key] = round(statistics.median(known), 2)
     return out
 

@@ -1,4 +1,4 @@
-"""The corpora and the tables of benchmarks/compare.py; no peer is needed, and nothing is timed."""
+"""The corpora, the alternation and the tables of benchmarks/compare.py; no peer is needed, and no time is judged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -243,6 +244,97 @@ def test_quality_is_judged_for_every_tool(tmp_path: Path) -> None:
     assert (said["one"]["missed_removals"], said["one"]["without_witness"]) == (0, 1)
 
 
+# -------------------------------------------------------------------------------------------------- alternating runs
+
+
+class Stub:
+    """A Bench without processes: gpu-dedup takes 1, 2, 3 ... s, a peer 4 s; `broken` fails on the real file."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def run_ours(self, source: Path) -> tuple[Any, list[int]]:
+        self.calls.append(f"ours {source}")
+        return compare.Cost(float(len(self.calls)), 1.0, 10**6), [0, 2]
+
+    def run_peer(self, peer: Any, python: Path, source: Path) -> tuple[Any, list[int], dict[str, float]]:
+        self.calls.append(f"{peer.name} {source}")
+        if peer.name == "broken" and source.name == "all":
+            raise compare.PeerError("exit 1: out of luck")
+        return compare.Cost(4.0, 1.0, 10**6), [0, 1, 2], {"sketch": 3.0}
+
+    def sketch(self, driver: str, variant: str, python: Path, source: Path, mode: str, length: int) -> dict[str, Any]:
+        self.calls.append(f"{driver} {mode} {length}")
+        if driver == "broken":
+            raise compare.PeerError("exit 1: out of luck")
+        return {"why": "takes no hashes"} if mode == "hashes" else {"seconds": [0.5], "bytes": 10**6}
+
+    def sketch_ours(self, source: Path, mode: str, length: int) -> dict[str, Any]:
+        self.calls.append(f"ours {mode} {length}")
+        return {"seconds": [1.0], "shingles": 5 * 10**6} if mode == "hashes" else {"seconds": [1.0], "bytes": 10**6}
+
+
+def fake_peers() -> list[tuple[Any, Any]]:
+    made = [compare.Peer(name, (name,), name) for name in ("good", "broken", "absent")]
+    return list(zip(made, (Path("p"), Path("p"), compare.PeerError("cannot be installed: no")), strict=True))
+
+
+def test_runs_alternate_and_a_failure_is_a_row() -> None:
+    stub, said = Stub(), []
+    table, kept = compare.end_to_end(stub, fake_peers(), Path("all"), Path("few"), 8 * 10**6, 2, said.append)
+    assert stub.calls == [
+        "ours few", "good few", "ours all", "good all", "ours all", "good all", "broken few", "ours all", "broken all",
+    ]  # fmt: skip
+    assert kept == {"gpu-dedup": [0, 2], "good": [0, 1, 2]}
+    assert table["good"]["times_ours"] == round((4 / 3 + 4 / 5) / 2, 2)  # neighbours: 4 s beside 3 s and beside 5 s
+    assert table["good"]["mb_per_s"] == 2.0
+    assert table["gpu-dedup"]["walls"] == [3.0, 5.0, 8.0]
+    assert table["broken"] == {"why": "exit 1: out of luck"}
+    assert table["absent"] == {"why": "cannot be installed: no"}
+
+
+def test_without_peers_gpu_dedup_runs_alone() -> None:
+    table, kept = compare.end_to_end(Stub(), [], Path("all"), Path("few"), 10**6, 3, lambda text: None)
+    assert list(table) == list(kept) == ["gpu-dedup"]
+    assert len(table["gpu-dedup"]["walls"]) == 3
+
+
+def test_sketches_of_all_that_have_one() -> None:
+    stub = Stub()
+    out = compare.sketches(stub, fake_peers(), Path("all"), lambda text: None)
+    assert out["gpu-dedup"] == {"hashes_100": 5.0, "hashes_1000": 5.0, "hashes_10000": 5.0, "text": 1.0}
+    assert (out["good"]["hashes_100"], out["good"]["text"]) == ("takes no hashes", 2.0)
+    assert out["broken"]["text"] == "exit 1: out of luck"
+    assert out["absent"]["text"] == "cannot be installed: no"
+    assert stub.calls[:4] == ["ours hashes 100", "good hashes 100", "ours hashes 1000", "good hashes 1000"]
+
+
+def test_a_change_of_our_own_answer_ends_the_comparison() -> None:
+    stub = Stub()
+    answers = itertools.count()
+    stub.run_ours = lambda source: (compare.Cost(1.0, 1.0, 1), [next(answers)])  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="kept other rows"):
+        compare.end_to_end(stub, fake_peers(), Path("all"), Path("few"), 10**6, 2, lambda text: None)
+
+
+def test_the_whole_command_without_peers(tmp_path: Path) -> None:
+    corpora.write_texts(tmp_path / "mine.jsonl", [*english(40), *english(40)])
+    options = ["--input", str(tmp_path / "mine.jsonl"), "--name", "mine", "--peers", "none", "--repeat", "1"]
+    options += ["--no-sketch", "--json", str(tmp_path / "out.json"), "--work-dir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "compare.py"), *options], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "out.json").read_text())
+    assert (said["rows"], said["end_to_end"]["gpu-dedup"]["kept"]) == (80, 40)
+    seen = said["quality"]["gpu-dedup"]
+    assert (seen["removed"], seen["without_witness"], seen["missed_removals"]) == (40, 0, 0)
+    assert {"machine", "date", "versions", "command", "load"} <= set(said)
+    assert str(tmp_path) not in json.dumps(said)
+    assert "| gpu-dedup |" in done.stdout
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []  # nothing is left behind
+
+
 # ------------------------------------------------------------------------------------------------------- measurement
 
 CPUS = set(list(os.sched_getaffinity(0))[:1]) if hasattr(os, "sched_getaffinity") else {0}
@@ -263,9 +355,9 @@ def test_a_process_and_its_children_are_measured(tmp_path: Path) -> None:
 
 def test_a_failure_and_a_hang_are_told_in_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with pytest.raises(compare.PeerError, match="^exit 1: ValueError: no such thing$"):
+    with pytest.raises(compare.PeerError, match=r"^exit 1: ValueError: no such thing$"):
         compare.run_measured([sys.executable, "-c", "raise ValueError('no such thing')"], log, CPUS, 60)
-    with pytest.raises(compare.PeerError, match="not done after 0 s"):
+    with pytest.raises(compare.PeerError, match=r"^not done after 0 s$"):
         compare.run_measured([sys.executable, "-c", "import time; time.sleep(60)"], log, CPUS, 0.3)
 
 

@@ -25,9 +25,9 @@ def signatures(frame: daft.DataFrame) -> daft.DataFrame:
     text = lower(col("text"))
     if GIVEN.language == "zh":
         text = regexp_replace(text, r"([\p{Han}\p{Hiragana}\p{Katakana}])", " ${1} ")
-    text = regexp_replace(text, r"\W+", " ")
+    text = regexp_replace(regexp_replace(text, r"\W+", " "), "^ | $", "")
     made = minhash(text, num_hashes=GIVEN.slots, ngram_size=driver.N, hash_function="xxhash")
-    return frame.select(col("id"), (text != " ").alias("any"), made.alias("signature"))
+    return frame.select(col("id"), (text != "").alias("any"), made.alias("signature"))
 
 
 def dedup() -> None:

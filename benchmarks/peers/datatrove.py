@@ -1,8 +1,10 @@
 """datatrove: its four MinHash stages on local files, 17 buckets of 7 hashes, 5 words, tasks and workers = cores.
 
 Words are those of its tokeniser for the language (spaCy's English rules, jieba's words for Chinese: not single
-characters), of the text lower-cased and without its punctuation; digits and accents stay as they are. No verification;
-of a cluster (connected components) one row stays. The file is cut into one part a task first, which is timed too.
+characters), of the text lower-cased and without its punctuation; digits and accents stay as they are. Variant `words`
+gives it, by its interface for tokenisers, the words that the other peers get: much faster, and nearer to ours. No
+verification; of a cluster (connected components) one row stays. A text of fewer than five words has no shingle and
+always stays. The file is cut into one part a task first, which is timed too.
 """
 
 from __future__ import annotations
@@ -27,9 +29,23 @@ from datatrove.pipeline.dedup.minhash import (
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers import JsonlWriter
 from datatrove.utils.text import TextNormConfig
+from datatrove.utils.word_tokenizers import WordTokenizer
 
 GIVEN = driver.arguments()
 BUCKETS, HASHES = 17, 7
+
+
+class Words(WordTokenizer):
+    """The words of the other peers' shingles."""
+
+    def word_tokenize(self, text: str) -> list[str]:
+        return driver.units(text)
+
+    def sent_tokenize(self, text: str) -> list[str]:
+        return [text]
+
+    def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+        return [(0, len(text))]
 
 
 def cut(path: str, parts: int) -> str:
@@ -62,7 +78,8 @@ def dedup() -> None:
         phases.done(name)
 
     reader = JsonlReader(source)
-    run("signatures", [reader, MinhashDedupSignature(signatures, config=config, language=GIVEN.language)], GIVEN.cores)
+    words = Words() if GIVEN.variant == "words" else GIVEN.language
+    run("signatures", [reader, MinhashDedupSignature(signatures, config=config, language=words)], GIVEN.cores)
     run("buckets", [MinhashDedupBuckets(signatures, buckets, config=config)], BUCKETS)
     run("cluster", [MinhashDedupCluster(buckets, removed, config=config)], 1)
     run("filter", [JsonlReader(source), MinhashDedupFilter(removed), JsonlWriter(kept, compression=None)], GIVEN.cores)

@@ -56,16 +56,21 @@ def arguments() -> argparse.Namespace:
 # -------------------------------------------------------------------------------------------------- text to shingles
 
 
+def units(text: str) -> list[str]:
+    """Words and single characters of Chinese and Japanese, in order."""
+    return _UNIT.findall(text)
+
+
 def shingles(text: str) -> list[str]:
     """Runs of five units of the lower-cased text, joined by a blank; a shorter text is one shingle of all of them.
 
     Units are words (\\w+) and single characters of Chinese and Japanese: token:5 of gpu-dedup but for NFKC, combining
     marks, emoji and the other scripts without blanks.
     """
-    units = _UNIT.findall(text.lower())
-    if len(units) < N:
-        return [" ".join(units)] if units else []
-    return list(map(" ".join, zip(units, units[1:], units[2:], units[3:], units[4:], strict=False)))
+    u = units(text.lower())
+    if len(u) < N:
+        return [" ".join(u)] if u else []
+    return list(map(" ".join, zip(u, u[1:], u[2:], u[3:], u[4:], strict=False)))
 
 
 def blocks(path: str) -> list[tuple[str, int, int]]:
