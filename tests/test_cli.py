@@ -240,6 +240,22 @@ def test_help_lists_every_option_with_its_default(capsys: pytest.CaptureFixture[
         assert default in flat
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run", "the most similar of the kept rows before it"),
+        ("run", "Texts without a unit (minhash), empty ones (exact)."),
+        ("show", "FILE:ROW as the log names it, or an id. Lines and rows count from 0."),
+    ],
+)
+def test_the_help_says_what_would_be_guessed_wrong(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run_main(capsys, command, "--help")
+    assert code == 0
+    assert words in " ".join(out.split())
+
+
 def test_defaults_in_the_help_are_the_defaults() -> None:
     """A default that the help states as a value is what the fields hold."""
     bare = {**dataclasses.asdict(Recipe()), **dataclasses.asdict(Run())}
