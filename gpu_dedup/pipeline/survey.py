@@ -311,7 +311,7 @@ class Surveyor:
                 return
             seen = 0
             try:
-                with open_source(source, self.batch_bytes, index, columns) as reader:
+                with open_source(source, self.batch_bytes, index, columns, [self.recipe.id_field]) as reader:
                     for chunk in reader:
                         yield _Work(facts, chunk, left)
                         seen += chunk.nbytes
