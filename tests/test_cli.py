@@ -93,6 +93,7 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "limit": ("--limit", "0", 0),
     "device": ("--device", "cpu", "cpu"),
     "backend": ("--backend", "numpy", "numpy"),
+    "gpus": ("--gpus", "4", 4),
     "threads": ("--threads", "3", 3),
     "memory": ("--memory", "1.5GiB", 3 << 29),
     "work_dir": ("--work-dir", "/tmp/w", "/tmp/w"),
