@@ -232,6 +232,13 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
             "Which code computes; the answer is the same.",
             "by device and size of the input",
         ),
+        _count(
+            "gpus",
+            "--gpus",
+            "N",
+            "GPUs to read and sketch with, each its share of the files; asks for a GPU as --device gpu does.",
+            "all that are visible, one for each 128 MiB of input",
+        ),
         _count("threads", "--threads", "N", "Threads.", "one a core"),
         Option(
             "memory",

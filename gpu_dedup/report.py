@@ -219,6 +219,7 @@ class Machine:
     stages: dict[str, float] = field(default_factory=dict)
     backend: str = ""
     backend_why: str = ""
+    gpus: int = 0  # that the input was read and sketched with; 0 on a CPU
     threads: int = 0
     memory: int = 0  # bytes the tables were allowed
     spilled: int = 0  # bytes of tables that went to the work folder
@@ -607,6 +608,7 @@ def _cost(report: Report) -> Iterator[str]:
     yield f"{'speed':<12}{speed:>13}  of input, {bytes_text(report.text_bytes / machine.seconds)}/s of text"
     spilled = f", {bytes_text(machine.spilled)} of tables on disk" if machine.spilled else ""
     where = f"{_plural(machine.threads, 'thread')}, {machine.backend or 'no backend'}"
+    where += f" on {_plural(machine.gpus, 'GPU')}" if machine.gpus > 1 else ""
     why = f" ({machine.backend_why})" if machine.backend_why else ""
     yield f"{'memory':<12}{bytes_text(machine.peak_memory):>13}  at the peak{spilled}; {where}{why}"
 

@@ -56,6 +56,7 @@ class Run:
 
     device: str = "auto"
     backend: str | None = None  # None: chosen from the device and the size of the input
+    gpus: int | None = None  # so many GPUs, from 0 on, each in a process of its own; None: see `backend.count_gpus`
     threads: int | None = None  # None: one per usable core
     batch_bytes: int = 4 << 20  # raw bytes of input per batch
     memory: int | None = None  # bytes that the tables in memory may take before they go to the work folder
@@ -76,6 +77,12 @@ class Run:
             raise RunError(f"backend {self.backend} runs on the CPU but device is gpu; drop one of the two options")
         if self.backend == "cuda" and self.device == "cpu":
             raise RunError("backend cuda runs on the GPU but device is cpu; drop one of the two options")
+        if self.gpus is not None and not 1 <= self.gpus <= 1024:
+            raise RunError(f"gpus {self.gpus} is outside 1 to 1024")
+        if self.gpus is not None and (self.device == "cpu" or self.backend in ("numpy", "numba")):
+            raise RunError(
+                f"gpus {self.gpus} asks for GPUs but device or backend is a CPU's; drop one of the two options"
+            )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise RunError(f"threads {self.threads} is outside 1 to 1024")
         if not 1 <= self.batch_bytes <= 1 << 30:

@@ -16,7 +16,7 @@ KERNELS = REPO / "kernels"
 # Rooms by name; a room is a module of gpu_dedup or a folder with that name.
 BASE = {"errors", "recipe", "run", "batch", "backend"}
 STAGES = {"read", "normalise", "shingle", "sketch", "bands", "collide", "verify", "cluster", "keep", "write", "audit"}
-SERVICES = {"spool", "progress", "report"}  # used along the road, but no step of it
+SERVICES = {"spool", "progress", "report", "distribute"}  # used along the road, but no step of it
 FRONT = {"__init__", "__main__", "cli", "show", "explain", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}
 
@@ -30,6 +30,7 @@ ALLOWED = {
     "batch": {"errors"},
     "backend": {"errors", "batch", "run", "kernels"},
     "spool": {"errors", "batch"},
+    "distribute": {"errors"},  # processes and what they say; what they do is told to it
     "progress": {"errors", "batch"},
     "report": {"errors", "batch", "recipe", "progress", "__init__"},
 }

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpu_dedup import spool
 from gpu_dedup.errors import InternalError, OutputError
-from gpu_dedup.spool import Budget, RaggedTable, Table, check_file
+from gpu_dedup.spool import Budget, RaggedTable, Table, check_file, read_blocks
 
 PLENTY = 1 << 40
 
@@ -406,3 +406,30 @@ def test_memory_that_cannot_grow_moves_to_disk(tmp_path, monkeypatch):
     assert table.array is None
     assert table.slice(0, 20).tolist() == [*range(10), *range(10)]
     table.close()
+
+
+# -- of another process ----------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_a_finished_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "READ_SPAN", 25)  # two rows
+    rows = np.arange(21, dtype=np.uint32).reshape(7, 3)
+    path = filled(tmp_path, 0, [rows]).path
+    blocks = list(read_blocks(path, np.uint32, 3, 7))
+    assert [len(block) for block in blocks] == [2, 2, 2, 1]
+    assert np.array_equal(np.concatenate(blocks), rows)
+    flat = filled(tmp_path, 0, [np.arange(5, dtype=np.int64)], np.int64, None).path
+    assert np.concatenate(list(read_blocks(flat, np.int64, None, 5))).tolist() == [0, 1, 2, 3, 4]
+    for wrong in [(np.int32, 3, 7), (np.uint32, 2, 7), (np.uint32, None, 7), (np.uint32, 3, 6)]:
+        with pytest.raises(OutputError, match="holds 7 rows of uint32 x 3, not "):
+            list(read_blocks(path, *wrong))
+    with open(path, "ab") as file:
+        file.write(b"x")
+    with pytest.raises(OutputError, match="is damaged"):
+        list(read_blocks(path, np.uint32, 3, 7))
+    os.truncate(path, 64 + 13)
+    with pytest.raises(OutputError, match=r"is damaged \(13 bytes of 84"):
+        list(read_blocks(path, np.uint32, 3, 7))
+    os.unlink(path)
+    with pytest.raises(OutputError, match="cannot be read"):
+        list(read_blocks(path, np.uint32, 3, 7))

@@ -307,9 +307,10 @@ WORTH_A_GPU = 128 << 20
 def choose_backend(run: Run, input_bytes: int) -> tuple[Backend, str]:
     """The backend of a run and the reason, in words. `input_bytes` is a guess of the size once decompressed.
 
-    A GPU that was asked for (--device gpu, --backend cuda) is used or the run ends: raises RunError with the remedy.
+    A GPU that was asked for (--device gpu, --backend cuda, --gpus) is used or the run ends: raises RunError with the
+    remedy.
     """
-    if run.backend == "cuda" or run.device == "gpu":
+    if run.backend == "cuda" or run.device == "gpu" or run.gpus is not None:
         gpu = _gpu()
         return gpu, f"asked for; {gpu.device}"
     if run.backend is not None:
@@ -333,6 +334,29 @@ def _gpu() -> CudaBackend:
     from gpu_dedup.backend.cuda import cuda_backend
 
     return cuda_backend(0)
+
+
+def count_gpus(run: Run, backend: Backend, files: int, input_bytes: int) -> int:
+    """How many GPUs the first pass takes; 0 on a CPU. None takes less than one whole file.
+
+    run.gpus is what it takes, fewer where there are fewer files; RunError where there are fewer GPUs. Where it is None:
+    all that are visible, but for each of them so much input that its start is worth it.
+    """
+    if isinstance(backend, HostBackend):
+        return 0
+    from gpu_dedup.backend.cuda import CudaBackend
+
+    if not isinstance(backend, CudaBackend):
+        return 0
+    visible = backend.visible()
+    if run.gpus is not None:
+        if run.gpus > visible:
+            raise RunError(
+                f"gpus {run.gpus} is more than there are: {visible}; give fewer, or make more visible "
+                "(nvidia-smi, CUDA_VISIBLE_DEVICES)"
+            )
+        return max(1, min(run.gpus, files))
+    return max(1, min(visible, files, input_bytes // WORTH_A_GPU))
 
 
 def warm(

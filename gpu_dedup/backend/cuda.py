@@ -134,6 +134,10 @@ class CudaBackend:
         """The device in words, for the report."""
         return f"{self.facts}, {self.facts.free / 1e9:.1f} GB free"
 
+    def visible(self) -> int:
+        """GPUs that this process could use."""
+        return count_devices(self._cupy)
+
     # ---- how the device is used --------------------------------------------------------------------------------------
 
     @contextmanager

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup import bands
-from gpu_dedup.backend import Backend, choose_backend, host_backend, warm
+from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
@@ -36,7 +36,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import discover
+from gpu_dedup.read import Source, discover
 from gpu_dedup.recipe import PPM, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
@@ -74,17 +74,26 @@ def settle(recipe: Recipe) -> Recipe:
     return recipe
 
 
+def _unpacked(source: Source) -> int:
+    """A guess of the bytes of a file once decompressed."""
+    return source.size * UNPACKED.get(source.compression or source.format, 1)
+
+
 def dedup(
     inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     output: str | os.PathLike[str] | None,
     recipe: Recipe | None = None,
     run: Run | None = None,
     progress: Progress | None = None,
+    *,
+    processes: int | None = None,
 ) -> Report:
     """Remove duplicates from files; write the surviving rows, a log of the removed ones and a report below `output`.
 
     inputs   files, folders and globs, in the order that counts for keep=first; a lone one need not be in a list
     output   a new or empty folder; None only with run.dry_run
+    processes  first pass on a CPU in so many processes, each with its share of the files. For what spreads a run over
+             machines and for tests: on one machine threads do the same for less. Several GPUs are run.gpus
     Raises UserError for what the user can mend: nothing is written then, and what was begun is taken away.
     """
     started = time.time()
@@ -100,7 +109,13 @@ def dedup(
         inputs = [inputs]
     passed_over: list[str] = []
     sources = discover([os.fsdecode(path) for path in inputs], target, passed_over)
-    backend, why = choose_backend(run, sum(s.size * UNPACKED.get(s.compression or s.format, 1) for s in sources))
+    guess = sum(_unpacked(source) for source in sources)
+    backend, why = choose_backend(run, guess)
+    gpus = count_gpus(run, backend, len(sources), guess)
+    if processes is not None and processes < 1:
+        raise RunError(f"processes {processes} is less than 1")
+    if processes is not None and gpus:
+        raise RunError(f"processes {processes} are for a CPU, and this run is on a GPU; give gpus, or backend numba")
     with contextlib.ExitStack() as stack:
         folder = None
         if target is not None and run.dry_run:
@@ -117,7 +132,7 @@ def dedup(
         sketcher = Sketcher.of(recipe, backend)
         first = "read, sketch" if recipe.method == "minhash" else "read, digest"
         with progress.stage(first, sum(s.size for s in sources)) as advance:
-            survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table).survey(sources, advance)
+            survey, gpus = _survey(job, sketcher, sources, gpus, processes or 1, advance)
         _check_keeper(recipe, survey)
         if backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
             job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
@@ -132,11 +147,35 @@ def dedup(
         emitted = emit(
             survey, sketcher, job.pool, run.batch_bytes, found.outcome, folder, progress, fingerprint, groups.rows
         )
-        report = _report(job, why, survey, found, audit, groups, emitted, started, target)
+        report = _report(job, why, gpus, survey, found, audit, groups, emitted, started, target)
         report.warnings += _left_out(passed_over)
         if folder is not None:
             folder.commit(report)
     return report
+
+
+def _survey(
+    job: _Job, sketcher: Sketcher, sources: list[Source], gpus: int, processes: int, advance: Callable[[int], None]
+) -> tuple[Survey, int]:
+    """The first pass, here or in a process for each GPU; and how many GPUs took part (0 on a CPU)."""
+    recipe, run = job.recipe, job.run
+    wanted = gpus or min(processes, len(sources))
+    if wanted > 1 and recipe.limit is not None:
+        job.progress.note(f"the first {recipe.limit:,} rows are counted in one process")
+        wanted = 1
+    elif run.gpus is not None and run.gpus > gpus:
+        job.progress.note(f"{gpus} of {run.gpus} GPUs take part: there are no more files, and none is cut")
+    if wanted > 1:
+        from gpu_dedup.pipeline.shards import Place, cut, survey_shards
+
+        shards = cut([_unpacked(source) for source in sources], wanted)
+        survey = survey_shards(
+            sources, shards, [Place(job.backend.name, number) for number in range(len(shards))], recipe,
+            run.thread_count, run.batch_bytes, job.table, job.work_folder(), advance, job.progress.note,
+        )  # fmt: skip
+        return survey, len(shards) if gpus else 0
+    survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table).survey(sources, advance)
+    return survey, min(gpus, 1)
 
 
 class _Job:
@@ -323,6 +362,7 @@ class _Groups:
 def _report(
     job: _Job,
     why: str,
+    gpus: int,
     survey: Survey,
     found: _Found,
     audit: Audit | None,
@@ -384,7 +424,7 @@ def _report(
     machine.started = datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     machine.output = target or ""
     machine.backend, machine.backend_why = job.backend.name, why
-    machine.threads, machine.memory = job.run.thread_count, job.run.memory_bytes
+    machine.gpus, machine.threads, machine.memory = gpus, job.run.thread_count, job.run.memory_bytes
     machine.spilled = job.spilled
     machine.dry_run = job.run.dry_run
     machine.notes = list(job.progress.notes)
