@@ -459,6 +459,36 @@ def test_the_processes_end_with_their_parent(tmp_path: Path, number: signal.Sign
         assert sorted(os.listdir(tmp_path)) == ["in", "script.py"]
 
 
+SILENT = """
+import sys
+from test_distribute import obey
+from gpu_dedup import distribute
+jobs = [distribute.Job("one", {"sleep": 60}, str)]
+distribute.run(obey, jobs, sys.argv[1], print, print, bool)
+"""
+
+
+def test_a_process_that_says_nothing_ends_with_its_parent(tmp_path: Path) -> None:
+    """It cannot find out by telling of its progress."""
+    paths = os.pathsep.join([str(REPO), str(REPO / "tests"), str(REPO / "tests" / "cuda")])
+    process = subprocess.Popen([sys.executable, "-c", SILENT, str(tmp_path)], env={**os.environ, "PYTHONPATH": paths})
+    found: list[int] = []
+    for _ in range(600):
+        found = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        if found or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    time.sleep(3)  # asleep by now
+    assert len(found) == 1
+    assert alive(found[0])
+    process.kill()
+    process.wait()
+    started = time.monotonic()
+    while alive(found[0]) and time.monotonic() - started < 10:
+        time.sleep(0.02)
+    assert time.monotonic() - started < 2
+
+
 @pytest.mark.parametrize("what", ["cut", "changed", "another count", "pickle"])
 def test_results_that_were_changed_on_the_way_are_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
