@@ -59,6 +59,7 @@ from gpu_dedup.write import OutputFolder
 # The size of an input that is tiny in bytes is guessed by these factors; bytes say nothing of how many rows will meet.
 UNPACKED = {"gz": 8, "zst": 50, "parquet": 8}
 FEW_ROWS = 400  # with more of them NumPy is not quick enough behind the first pass
+VERIFY_MEMORY = 256 << 20  # more does not make verification faster, only components larger than this slower
 GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 
 
@@ -290,8 +291,9 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
     enough &= survey.kept[sketch] >= recipe.min_shingles
     ranked = Heads(heads[enough], sketch[enough])
 
+    verify_memory = min(job.run.memory_bytes // 2, VERIFY_MEMORY)
     decision, candidates = find_and_decide(
-        survey, sketcher, job.pool, job.run.batch_bytes, job.run.memory_bytes // 2, ranked, job.ragged, job.progress
+        survey, sketcher, job.pool, job.run.batch_bytes, verify_memory, ranked, job.ragged, job.progress
     )
     heavy: list[HeavyBucket] = []
     for bucket in candidates.stats.heavy:

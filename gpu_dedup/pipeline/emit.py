@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ from gpu_dedup.report import RemovalLog, id_text, utf8
 from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode_lines
 
 LOG_BATCH = 1 << 16
+
+Advance = Callable[[int], object]  # told the bytes of the input that are done
 
 
 class Ids:
@@ -115,15 +117,14 @@ def emit(
             whole = bool(mine.all()) and facts.content_hash is not None
             with folder.open_temp(facts.source.rel) as path:
                 if whole:
-                    if copy_file(facts.source.path, path) != facts.content_hash:
+                    if copy_file(facts.source.path, path, advance) != facts.content_hash:
                         raise changed(facts)
                     if len(ids.inside(facts.first, facts.rows)):
                         _collect_ids(facts, sketcher, pool, batch_bytes, ids)
                 elif facts.source.format == "parquet":
-                    _write_parquet(facts, sketcher, pool, batch_bytes, mine, ids, path)
+                    _write_parquet(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
                 else:
-                    _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path)
-            advance(facts.source.size)
+                    _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
     with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
         for start in range(0, len(logged), LOG_BATCH):
             log.append(_log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
@@ -131,35 +132,50 @@ def emit(
 
 
 def _write_lines(
-    facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, keep: Bool, ids: Ids, path: str
+    facts: FileFacts,
+    sketcher: Sketcher,
+    pool: Pool,
+    batch_bytes: int,
+    keep: Bool,
+    ids: Ids,
+    path: str,
+    advance: Advance,
 ) -> None:
-    """Kept lines byte for byte; compression runs in the pool, in order."""
+    """Kept lines byte for byte; compression runs in the pool, in order, and writing behind the reader."""
     source = facts.source
 
-    def work(chunk: Chunk) -> tuple[bytes, bytes, I64, list[Any]]:
+    def work(chunk: Chunk) -> tuple[bytes, bytes, int, I64, list[Any]]:
         starts = chunk.lines()
         count = min(len(starts) - 1, facts.rows - chunk.first_row)
         mine = keep[chunk.first_row : chunk.first_row + count]
         packed = encode_lines(chunk.data, starts[: count + 1], mine, source.compression)
-        return chunk.bom, packed, *_ids_of(chunk, facts, sketcher, ids, count)
+        return chunk.bom, packed, chunk.nbytes, *_ids_of(chunk, facts, sketcher, ids, count)
 
     with open_source(source, batch_bytes, facts.index) as reader:
-        with JsonlWriter(path, source.compression) as writer:
-            for bom, packed, rows, values in pool.ordered(work, _until(reader, facts.rows)):
+        with JsonlWriter(path, source.compression) as writer, pool.behind() as later:
+            for bom, packed, nbytes, rows, values in pool.ordered(work, _until(reader, facts.rows)):
                 if bom:
-                    writer.write_bytes(bom)
-                writer.write(packed)
+                    later(writer.write_bytes, bom)
+                later(writer.write, packed)
                 ids.add(rows, values)
+                advance(nbytes)
         if facts.content_hash is not None and reader.content_hash() != facts.content_hash:
             raise changed(facts)
 
 
 def _write_parquet(
-    facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, keep: Bool, ids: Ids, path: str
+    facts: FileFacts,
+    sketcher: Sketcher,
+    pool: Pool,
+    batch_bytes: int,
+    keep: Bool,
+    ids: Ids,
+    path: str,
+    advance: Advance,
 ) -> None:
     _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
     with ParquetWriter(path, facts.source.path) as writer:
-        writer.copy_rows(keep)
+        writer.copy_rows(keep, advance)
 
 
 def _until(reader: Any, rows: int) -> Iterator[Chunk]:

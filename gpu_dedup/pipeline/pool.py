@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
+
+BEHIND = 4  # calls that may wait for the thread that writes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,6 +48,27 @@ class Pool:
         finally:
             for future in window:
                 future.cancel()
+
+    @contextmanager
+    def behind(self) -> Iterator[Callable[..., None]]:
+        """Gives `later(work, *arguments)`, which has calls done one after the other by a thread of its own, so that
+        writing overlaps reading. A few may wait, then `later` waits too. An error comes out of a later call or the end.
+        """
+        waiting: deque[Future[object]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="gpu-dedup-behind") as executor:
+
+            def later(work: Callable[..., object], *arguments: object) -> None:
+                while len(waiting) >= BEHIND or (waiting and waiting[0].done()):
+                    waiting.popleft().result()
+                waiting.append(executor.submit(work, *arguments))
+
+            try:
+                yield later
+                while waiting:
+                    waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
 
     def close(self, wait: bool = True) -> None:
         self._executor.shutdown(wait=wait, cancel_futures=True)
