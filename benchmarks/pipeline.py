@@ -1,7 +1,7 @@
 """The whole command, from files to files: time by stage, MB/s, peak memory.
 
-    python benchmarks/bench_pipeline.py INPUT... [--repeat 3] [--name NAME] [--json FILE] [-- RUN OPTIONS]
-    python benchmarks/bench_pipeline.py --corpus english --mb 1000
+    python benchmarks/pipeline.py INPUT... [--repeat 3] [--name NAME] [--json FILE] [-- RUN OPTIONS]
+    python benchmarks/pipeline.py --corpus english --mb 1000
 
 Each run is a process of its own, `gpu-dedup run` into an empty folder, its start included; the first one is not counted
 (it may compile, and brings the input into the page cache). Also measured: a file of ten lines, for the start alone.
@@ -58,7 +58,7 @@ def main() -> int:
     arguments = parser.parse_args(own)
     if bool(arguments.input) == bool(arguments.corpus):
         parser.error("give an input or --corpus")
-    with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as name:
+    with tempfile.TemporaryDirectory(prefix="benchmark-pipeline-") as name:
         folder = Path(name)
         inputs = list(arguments.input)
         if arguments.corpus:
