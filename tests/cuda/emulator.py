@@ -15,6 +15,7 @@ built with gcov's counters: kernel_coverage.py shows the lines that tests leave 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import hashlib
@@ -231,6 +232,10 @@ _libc.free.argtypes = [ctypes.c_void_p]
 FRONT = 0x5A
 
 
+QUARANTINED = 1 << 14  # freed blocks whose addresses are not used again
+_QUARANTINE: collections.deque[tuple[int, int]] = collections.deque()
+
+
 class Memory:
     """`size` bytes of poisoned device memory at a multiple of 16, ending (up to 15 bytes) at a page that faults.
 
@@ -281,14 +286,22 @@ class Memory:
                 raise EmulatorError(f"bytes {where} an array of {self.size} bytes were written")
 
     def free(self) -> None:
-        """Give the memory back; touching it afterwards faults."""
+        """Give the memory back; touching it afterwards faults.
+
+        Its addresses stay reserved for a long time: tests use memory after it was freed on purpose, and if the system
+        had given the place to Python in between, they would write over Python's objects instead of faulting.
+        """
         if SANITIZE:
             if self.address:
                 _libc.free(self.address)
                 self.address = 0
         elif self.base:
-            _libc.munmap(self.base, self.length)
+            # 0: PROT_NONE; 0x32: MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, which also lets go of the pages
+            _libc.mmap(self.base, self.length, 0, 0x32, -1, 0)
+            _QUARANTINE.append((self.base, self.length))
             self.base = 0
+            while len(_QUARANTINE) > QUARANTINED:
+                _libc.munmap(*_QUARANTINE.popleft())
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
