@@ -28,7 +28,7 @@ from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import RemovalLog, id_text, utf8
-from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode_lines
+from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode
 
 LOG_BATCH = 1 << 16
 
@@ -148,7 +148,7 @@ def _write_lines(
         starts = chunk.lines()
         count = min(len(starts) - 1, facts.rows - chunk.first_row)
         mine = keep[chunk.first_row : chunk.first_row + count]
-        packed = encode_lines(chunk.data, starts[: count + 1], mine, source.compression)
+        packed = encode(chunk.data, starts[: count + 1], mine, source.compression)
         return chunk.bom, packed, chunk.nbytes, *_ids_of(chunk, facts, sketcher, ids, count)
 
     with open_source(source, batch_bytes, facts.index) as reader:

@@ -51,10 +51,6 @@ class RankedSignatures:
         out: U32 = self._table.take(self._sketch[ranks])
         return out
 
-    def slice(self, start: int, stop: int) -> U32:
-        out: U32 = self._table.take(self._sketch[start:stop])
-        return out
-
 
 def sketch_the_rest(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int, heads: I64, carrier: I64) -> I64:
     """Row in the sketch tables for every class; classes that nobody sketched are read once more and sketched.

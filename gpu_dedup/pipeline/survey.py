@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import I64, ROW_BAD, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
+from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.normalise import step_bits
@@ -289,7 +289,7 @@ class Surveyor:
             keys=keys,
             units=_concat(units, np.int64),
             kept=_concat(kept, np.int64),
-            blank=int(np.count_nonzero(status == 1)),
+            blank=int(np.count_nonzero(status == ROW_BLANK)),
             text_bytes=text_bytes,
         )
 

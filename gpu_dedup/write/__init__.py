@@ -9,7 +9,6 @@ folder   temporary names, then rename; report.json last
 from gpu_dedup.write.files import copy_file
 from gpu_dedup.write.folder import FOLDER, LOG, REPORT, OutputFolder
 from gpu_dedup.write.jsonl import JsonlWriter, encode
-from gpu_dedup.write.jsonl import encode as encode_lines
 from gpu_dedup.write.parquet import ParquetWriter
 
 __all__ = [
@@ -21,5 +20,4 @@ __all__ = [
     "ParquetWriter",
     "copy_file",
     "encode",
-    "encode_lines",
 ]
