@@ -34,7 +34,7 @@ from gpu_dedup.kernels import (
     sketch_ref,
 )
 from gpu_dedup.recipe import UNITS, ShingleSpec
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 
 NONE = np.zeros(0, np.uint64)
 SLOTS = 119

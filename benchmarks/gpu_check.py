@@ -509,7 +509,7 @@ def time_kernels(cupy: Any, size: int, events: bool) -> dict[str, Any]:
     from gpu_dedup.backend import host_backend
     from gpu_dedup.backend.cuda import cuda_backend
     from gpu_dedup.batch import Tape
-    from gpu_dedup.sketch import permutations
+    from gpu_dedup.sketches import permutations
 
     gpu = cuda_backend(0)
     texts = corpus(11, min(size, 32 << 20))

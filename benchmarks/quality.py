@@ -591,7 +591,7 @@ def made_sets(threshold_ppm: int, quick: bool) -> list[dict[str, Any]]:
     from gpu_dedup.kernels import minhash_cpu
     from gpu_dedup.pipeline import settle
     from gpu_dedup.recipe import Recipe
-    from gpu_dedup.sketch import permutations
+    from gpu_dedup.sketches import permutations
 
     recipe = settle(Recipe(threshold_ppm=threshold_ppm))
     a, b = permutations(recipe.seed, recipe.slots)

@@ -496,7 +496,7 @@ def explain_command(
       gpu-dedup explain --bands 9 --rows 13 --documents 1000000000
       gpu-dedup explain --compare a.txt b.txt
     """
-    from gpu_dedup import explain
+    from gpu_dedup import outlook
 
     fields = read_options(RECIPE_OPTIONS, given)
     recipe, run = make_recipe(given), make_run(given)
@@ -505,25 +505,25 @@ def explain_command(
             raise UserError("--compare and --texts are two ways to give two texts; drop one")
         if inputs or documents is not None or mean_bytes is not None:
             raise UserError("--compare and --texts look at two texts alone; drop INPUT, --documents and --mean-bytes")
-        ignored = [field for field in (*fields, *read_options(RUN_OPTIONS, given)) if field not in explain.COMPARED]
+        ignored = [field for field in (*fields, *read_options(RUN_OPTIONS, given)) if field not in outlook.COMPARED]
         if ignored:
             raise RecipeError(f"{_flag(ignored[0])} changes nothing in a comparison of two texts; drop it")
-        pair = texts if texts else (explain.read_text(compare[0]), explain.read_text(compare[1])) if compare else None
+        pair = texts if texts else (outlook.read_text(compare[0]), outlook.read_text(compare[1])) if compare else None
         assert pair is not None
-        say(explain.compare(pair[0], pair[1], recipe, "shingle" in fields))
+        say(outlook.compare(pair[0], pair[1], recipe, "shingle" in fields))
         return
     corpus = None
     if inputs:
         if documents is not None or mean_bytes is not None:
             raise UserError("the documents of INPUT are counted; drop --documents and --mean-bytes, or INPUT")
-        corpus = explain.look_at(list(inputs), recipe, run)
+        corpus = outlook.look_at(list(inputs), recipe, run)
     elif documents is not None:
-        corpus = explain.Corpus.of(
+        corpus = outlook.Corpus.of(
             _whole("--documents")(documents), 3000 if mean_bytes is None else _whole("--mean-bytes")(mean_bytes)
         )
     elif mean_bytes is not None:
         raise UserError("--mean-bytes says how long a document is, but not how many there are; add --documents N")
-    say(explain.explain(recipe, run, corpus))
+    say(outlook.explain(recipe, run, corpus))
 
 
 @cli.command("show", short_help="A removed row and its witness side by side.")

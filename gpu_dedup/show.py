@@ -525,7 +525,7 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
 
 def recount(removed: str, kept: str, recipe: Recipe) -> tuple[int, int] | None:
     """(shared, union) of two texts by the recipe's own measure; None where it is not a count of true sets."""
-    from gpu_dedup.explain import similarity
+    from gpu_dedup.outlook import similarity
 
     if recipe.method != "minhash" or recipe.verify != "exact" or recipe.stop_shingles:
         return None

@@ -28,7 +28,7 @@ from gpu_dedup.errors import RunError
 from gpu_dedup.pipeline import dedup
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.run import Run
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 
 REPO = Path(__file__).resolve().parent.parent
 LOWER_WHITE = 4 | 32  # any steps do: normalising is the host's

@@ -10,7 +10,7 @@ import pytest
 from hashes import draws, signature
 
 from gpu_dedup.kernels import minhash_cpu, minhash_ref
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 
 BOTH = pytest.mark.parametrize("kernel", [minhash_ref, minhash_cpu], ids=["numpy", "numba"])
 EMPTY = 2**32 - 1

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpu_dedup.batch import Tape
 from gpu_dedup.kernels import minhash_cpu, shingle_cpu, sketch_cpu, sketch_ref
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 
 BOTH = pytest.mark.parametrize("kernel", [sketch_ref, sketch_cpu], ids=["numpy", "numba"])
 NONE = np.zeros(0, np.uint64)
@@ -142,7 +142,7 @@ MEMORY = """
 import resource
 import numpy as np
 from gpu_dedup.kernels import sketch_cpu
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 
 text = np.frombuffer(b"the cat sat on the mat, and the dog sat too; " * 1_000_000 + bytes(64), np.uint8)
 a, b = permutations(0, 260)

@@ -12,7 +12,7 @@ from gpu_dedup.batch import Tape
 from gpu_dedup.kernels import minhash_cpu
 from gpu_dedup.normalise import step_bits
 from gpu_dedup.recipe import UNITS
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 
 GIVEN = driver.arguments()
 BACKEND = host_backend("numba")

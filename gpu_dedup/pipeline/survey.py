@@ -22,7 +22,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.read import Chunk, ChunkRef, Source, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.shingle import stop_hashes
-from gpu_dedup.sketch import permutations
+from gpu_dedup.sketches import permutations
 from gpu_dedup.spool import Table
 
 SEEN_BITS = 22  # 32 MiB of recently seen digests: enough to skip most sketches of exact copies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_dedup import Recipe, Run, cli, explain
+from gpu_dedup import Recipe, Run, cli, outlook
 from gpu_dedup.errors import InputError, RunError
 
 
@@ -78,9 +78,9 @@ def test_exact_has_no_curve(capsys: pytest.CaptureFixture[str]) -> None:
 def test_memory_is_the_sum_of_what_is_shown() -> None:
     from gpu_dedup.pipeline import settle
 
-    corpus = explain.Corpus.of(1_000_000, 2000)
+    corpus = outlook.Corpus.of(1_000_000, 2000)
     recipe = settle(Recipe(keep="longest"))
-    lines, spilled = explain.memory_lines(recipe, Run(threads=4, memory=8 * 10**9), corpus)
+    lines, spilled = outlook.memory_lines(recipe, Run(threads=4, memory=8 * 10**9), corpus)
     by_name = {line.name: line.bytes for line in lines}
     assert spilled == 0
     assert by_name["sketches"] == (4 * 119 + 8 * 17 + 16) * 10**6
@@ -88,7 +88,7 @@ def test_memory_is_the_sum_of_what_is_shown() -> None:
     assert ("characters", 8) in explain._row_bytes(recipe)
     assert ("characters", 8) not in explain._row_bytes(Recipe())
     # Over the budget the sketches go to disk, and only half of the memory is theirs.
-    lines, spilled = explain.memory_lines(recipe, Run(threads=4, memory=2**29), corpus)
+    lines, spilled = outlook.memory_lines(recipe, Run(threads=4, memory=2**29), corpus)
     by_name = {line.name: line.bytes for line in lines}
     assert by_name["sketches"] == 2**28
     assert spilled == (4 * 119 + 8 * 17 + 16) * 10**6 - 2**28
@@ -97,10 +97,10 @@ def test_memory_is_the_sum_of_what_is_shown() -> None:
 def test_time_falls_with_threads_and_rises_with_slots() -> None:
     from gpu_dedup.pipeline import settle
 
-    corpus = explain.Corpus.of(1000, 10**6)
+    corpus = outlook.Corpus.of(1000, 10**6)
 
     def seconds(recipe: Recipe, **run: object) -> float:
-        return sum(s for _, _, s in explain.time_lines(settle(recipe), Run(**run), corpus))  # type: ignore[arg-type]
+        return sum(s for _, _, s in outlook.time_lines(settle(recipe), Run(**run), corpus))  # type: ignore[arg-type]
 
     one = seconds(Recipe(), threads=1)
     assert seconds(Recipe(), threads=4) == pytest.approx(one / 4)
@@ -125,7 +125,7 @@ def test_files_are_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_corpus_of_nothing_has_no_cost() -> None:
     with pytest.raises(RunError, match="above 0"):
-        explain.Corpus.of(0, 5)
+        outlook.Corpus.of(0, 5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,27 +145,27 @@ OTHER = "The cat sat on the rug and the dog sat on the log, as cats and dogs do!
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_similarity_by_tokens_is_that_of_sets(n: int) -> None:
     words = [re.findall(r"\w+", text.lower()) for text in (ONE, OTHER)]
-    (result,) = explain.similarity(ONE, OTHER, Recipe(), [f"token:{n}"])
+    (result,) = outlook.similarity(ONE, OTHER, Recipe(), [f"token:{n}"])
     assert (result.shared, result.union) == jaccard(words[0], words[1], n)
 
 
 @pytest.mark.parametrize("n", [4, 5, 8, 12, 24])
 def test_similarity_by_characters_is_that_of_sets(n: int) -> None:
-    (result,) = explain.similarity(ONE, OTHER, Recipe(), [f"char:{n}"])
+    (result,) = outlook.similarity(ONE, OTHER, Recipe(), [f"char:{n}"])
     assert (result.shared, result.union) == jaccard(list(ONE.lower()), list(OTHER.lower()), n)
 
 
 def test_the_threshold_is_met_in_whole_numbers() -> None:
-    assert explain.Compared("token:5", 9, 9, 8).matches(800_000)  # 8 of 10
-    assert not explain.Compared("token:5", 9, 9, 8).matches(800_001)
-    assert not explain.Compared("token:5", 0, 0, 0).matches(1)
-    assert explain.Compared("token:5", 0, 0, 0).similarity == 0.0
+    assert outlook.Compared("token:5", 9, 9, 8).matches(800_000)  # 8 of 10
+    assert not outlook.Compared("token:5", 9, 9, 8).matches(800_001)
+    assert not outlook.Compared("token:5", 0, 0, 0).matches(1)
+    assert outlook.Compared("token:5", 0, 0, 0).similarity == 0.0
 
 
 def test_compare_prints_a_line_for_each_shingle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = output(capsys, "--texts", ONE, OTHER)
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("  ")}
-    assert [name for name in explain.SHINGLES if name not in lines] == []
+    assert [name for name in outlook.SHINGLES if name not in lines] == []
     shared, union = jaccard(*(re.findall(r"\w+", t.lower()) for t in (ONE, OTHER)), 5)
     assert lines["token:5"][3:6] == [str(shared), str(union), f"{shared / union:.4f}"]
     assert lines["token:5"][-2:] == ["<-", "default"]
@@ -196,6 +196,6 @@ def test_texts_without_units_are_not_alike(capsys: pytest.CaptureFixture[str]) -
 def test_files_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"ab\xff")
     with pytest.raises(InputError, match="not UTF-8 at byte 2"):
-        explain.read_text(str(tmp_path / "x"))
+        outlook.read_text(str(tmp_path / "x"))
     with pytest.raises(InputError, match="No such file"):
-        explain.read_text(str(tmp_path / "y"))
+        outlook.read_text(str(tmp_path / "y"))
