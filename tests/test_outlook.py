@@ -84,9 +84,9 @@ def test_memory_is_the_sum_of_what_is_shown() -> None:
     by_name = {line.name: line.bytes for line in lines}
     assert spilled == 0
     assert by_name["sketches"] == (4 * 119 + 8 * 17 + 16) * 10**6
-    assert by_name["rows"] == (sum(size for _, size in explain._row_bytes(recipe))) * 10**6
-    assert ("characters", 8) in explain._row_bytes(recipe)
-    assert ("characters", 8) not in explain._row_bytes(Recipe())
+    assert by_name["rows"] == (sum(size for _, size in outlook._row_bytes(recipe))) * 10**6
+    assert ("characters", 8) in outlook._row_bytes(recipe)
+    assert ("characters", 8) not in outlook._row_bytes(Recipe())
     # Over the budget the sketches go to disk, and only half of the memory is theirs.
     lines, spilled = outlook.memory_lines(recipe, Run(threads=4, memory=2**29), corpus)
     by_name = {line.name: line.bytes for line in lines}
