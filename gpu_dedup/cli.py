@@ -431,7 +431,7 @@ def _drop_stdout() -> None:
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
-    help="Removes near-copies of texts from JSONL and Parquet files, with a reason for every row that goes.",
+    help="Removes near-copies of texts from JSONL, Parquet and Arrow files, with a reason for every row that goes.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
@@ -449,7 +449,7 @@ def cli(ctx: click.Context) -> None:
 @_debug_option
 @_with_options(RECIPE_OPTIONS, RUN_OPTIONS)
 def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> None:
-    """Remove duplicates from INPUT: files, folders or globs of .jsonl (.gz, .zst) and .parquet.
+    """Remove duplicates from INPUT: files, folders or globs of .jsonl (.gz, .zst), .parquet and .arrow.
 
     DIR gets the same files less the rows that are copies, and _gpu_dedup/ with report.json and removed.parquet: every
     row that went, why, and the row that stays for it.

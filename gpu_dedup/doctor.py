@@ -162,6 +162,7 @@ def _formats() -> Iterator[tuple[str, str]]:
 
     yield "JSON lines", ".jsonl .ndjson .json, each also .gz .zst"
     yield "Parquet", ".parquet .pq"
+    yield "Arrow", ".arrow .feather .arrows .ipc (files and streams)"
     there = [name for name in CODECS if pa.Codec.is_available(name)]
     missing = [name for name in CODECS if name not in there]
     yield "codecs", ", ".join(there) + (f"; this pyarrow lacks {', '.join(missing)}" if missing else "")

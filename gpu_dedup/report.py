@@ -55,6 +55,7 @@ FOLDER = "_gpu_dedup"  # below the output folder
 REPORT_NAME = "report.json"
 LOG_NAME = "removed.parquet"
 
+BY_LINE = ("jsonl",)  # formats of an input whose rows are physical lines
 REASONS = ("exact", "near", "exact+near", "no-text", "bad-row")
 GUARANTEES = ("kept-witness", "chain", "probabilistic")
 BAD_ROWS_LISTED = 100
@@ -507,9 +508,9 @@ def _summary(report: Report) -> Iterator[str]:
         yield f"{'left out':<12}{len(left_out):>13,}  bad files: " + "; ".join(
             _visible(f"{file.rel}: {file.problem}") for file in left_out[:3]
         )
-    parquet = {file.rel for file in report.inputs if file.format == "parquet"}
+    records = {file.rel for file in report.inputs if file.format not in BY_LINE}
     for bad in report.bad_rows[:3]:
-        place = f"{bad.file} row {bad.line - 1}" if bad.file in parquet else f"{bad.file}:{bad.line}"
+        place = f"{bad.file} row {bad.line - 1}" if bad.file in records else f"{bad.file}:{bad.line}"
         yield f"{'bad row':<12}{'':>13}  {_visible(f'{place}: {bad.reason}')}"
     if counts.bad > 3:
         yield f"{'':<12}{'':>13}  ... and {counts.bad - 3:,} more"

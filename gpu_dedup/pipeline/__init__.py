@@ -57,7 +57,7 @@ from gpu_dedup.spool import Budget, RaggedTable, Table
 from gpu_dedup.write import OutputFolder
 
 # The size of an input that is tiny in bytes is guessed by these factors; bytes say nothing of how many rows will meet.
-UNPACKED = {"gz": 8, "zst": 50, "parquet": 8}
+UNPACKED = {"gz": 8, "zst": 50, "parquet": 8, "arrow": 2}
 FEW_ROWS = 400  # with more of them NumPy is not quick enough behind the first pass
 VERIFY_MEMORY = 256 << 20  # more does not make verification faster, only components larger than this slower
 GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs

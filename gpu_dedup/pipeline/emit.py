@@ -28,7 +28,7 @@ from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import RemovalLog, id_text, utf8
-from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode
+from gpu_dedup.write import ArrowWriter, JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode
 
 LOG_BATCH = 1 << 16
 
@@ -123,6 +123,8 @@ def emit(
                         _collect_ids(facts, sketcher, pool, batch_bytes, ids)
                 elif facts.source.format == "parquet":
                     _write_parquet(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
+                elif facts.source.format == "arrow":
+                    _write_arrow(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
                 else:
                     _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
     with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
@@ -176,6 +178,33 @@ def _write_parquet(
     _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
     with ParquetWriter(path, facts.source.path) as writer:
         writer.copy_rows(keep, advance)
+
+
+def _write_arrow(
+    facts: FileFacts,
+    sketcher: Sketcher,
+    pool: Pool,
+    batch_bytes: int,
+    keep: Bool,
+    ids: Ids,
+    path: str,
+    advance: Advance,
+) -> None:
+    from gpu_dedup.read.arrow import ArrowReader
+
+    _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
+    with ArrowReader(facts.source, batch_bytes, facts.index, None) as reader:
+        codec = reader.compression()
+        with ArrowWriter(path, reader.schema, reader.is_file, reader.footer, codec) as writer:
+            row = at = 0
+            for batch, about, end in reader.batches():
+                mine = np.zeros(batch.num_rows, np.bool_)  # rows behind the last that --limit let in have no bit
+                known = keep[row : row + batch.num_rows]
+                mine[: len(known)] = known
+                writer.write(batch, mine, about)
+                row += batch.num_rows
+                advance(end - at)
+                at = end
 
 
 def _until(reader: Any, rows: int) -> Iterator[Chunk]:

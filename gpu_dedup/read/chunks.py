@@ -21,8 +21,8 @@ class ChunkRef(NamedTuple):
 
     first_row  number in the file of its first row
     rows       physical rows in it
-    part       Parquet: its row group; else 0
-    offset     JSONL: byte of the (decompressed) file where its first line begins; Parquet: row of its row group
+    part       Parquet: its row group; Arrow: its record batch; else 0
+    offset     JSONL: byte of the (decompressed) file where its first line begins; else row of its group or batch
     size       JSONL: bytes; else 0
     """
 
@@ -41,7 +41,7 @@ class Chunk(ABC):
     nbytes      bytes of the file (compressed, where it is) that were read for it: for progress
     ref         to read it again
     bom         bytes before the first line that belong to the file, not to a row (chunk 0 of a JSONL file)
-    data        uint8[size + 64 or more], JSONL: its lines as they are; Parquet: empty
+    data        uint8[size + 64 or more], JSONL: its lines as they are; else empty
     size        bytes of data that are lines
     """
 
@@ -97,7 +97,8 @@ class Reader(ABC):
     def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[Chunk]:
         """The chunks that gave these refs (ascending), one for each, whatever the batch size of either reader.
 
-        Plain JSONL is read at the place, Parquet from the row groups concerned, compressed JSONL from the start on.
+        Plain JSONL is read at the place, Parquet and Arrow files from the row groups or batches concerned, compressed
+        JSONL and Arrow streams from the start on.
         """
 
     @abstractmethod

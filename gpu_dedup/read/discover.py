@@ -25,8 +25,10 @@ ENDINGS: dict[str, tuple[str, str]] = {
     },
     ".parquet": ("parquet", ""),
     ".pq": ("parquet", ""),
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), ("arrow", "")),
 }
-KNOWN = ".jsonl, .ndjson and .json (also with .gz, .zst or .zstd), .parquet and .pq"
+KNOWN = ".jsonl, .ndjson and .json (also with .gz, .zst or .zstd), .parquet and .pq, .arrow, .arrows, .feather and .ipc"
+BY_LINE = ("jsonl",)  # formats whose rows are physical lines
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Source:
 
     path         absolute
     rel          path under the common parent of all inputs: its place in the output
-    format       'jsonl' | 'parquet'
+    format       'jsonl' | 'parquet' | 'arrow'
     compression  '' | 'gz' | 'zst'
     size         bytes, and mtime_ns, when it was discovered: a file that differs later is refused
     """
@@ -49,7 +51,7 @@ class Source:
 
     def where(self, row: int) -> str:
         """The place of a row for a message: `file:line` (from 1) of lines, `file: row` (from 0) of records."""
-        return f"{shown(self.path)}:{row + 1}" if self.format == "jsonl" else f"{shown(self.path)}: row {row}"
+        return f"{shown(self.path)}:{row + 1}" if self.format in BY_LINE else f"{shown(self.path)}: row {row}"
 
 
 def kind_of(path: str) -> tuple[str, str] | None:

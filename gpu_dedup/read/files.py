@@ -28,16 +28,20 @@ def open_source(
 
     batch_bytes  (decompressed) bytes per chunk, about; a longer line makes a larger chunk. It never changes a row
     file_index   handed on to the chunks
-    columns      every name that `parse` will be asked for, so that a Parquet file gives no other; None: all of them
+    columns      every name that `parse` will be asked for, so that a file of columns gives no other; None: all of them
     later        names that `parse` will only be asked for in a later pass: nothing of them is read
 
-    Raises InputError if the file is not as it was discovered, is no Parquet file that can be read, or has several
-    columns of a name in `columns` or `later`.
+    Raises InputError if the file is not as it was discovered, is no Parquet or Arrow file that can be read, or has
+    several columns of a name in `columns` or `later`.
     """
     if source.format == "parquet":
         from gpu_dedup.read.parquet import ParquetReader
 
         return ParquetReader(source, batch_bytes, file_index, columns, later)
+    if source.format == "arrow":
+        from gpu_dedup.read.arrow import ArrowReader
+
+        return ArrowReader(source, batch_bytes, file_index, columns, later)
     return JsonlReader(source, batch_bytes, file_index)
 
 

@@ -36,11 +36,11 @@ _TEXT_TYPES = (
 )  # fmt: skip
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
-        return _is_text(kind.storage_type)
+        return is_text(kind.storage_type)
     if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
+        return is_text(kind.value_type)
     return any(test(kind) for test in _TEXT_TYPES)
 
 
@@ -54,7 +54,7 @@ def _as_bytes(array: Any) -> Any:
     return array.cast(pa.large_binary())
 
 
-def _path(schema: Any, name: str, path: str) -> list[str] | None:
+def path_of(schema: Any, name: str, path: str) -> list[str] | None:
     """Where a name leads: to a column of that name, else by its dotted parts into structs; None: nowhere.
 
     path  of the file, for the InputError where more than one column has the name
@@ -105,18 +105,18 @@ def _python(array: Any) -> list[Any]:
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _python(array.storage)
-    if pa.types.is_dictionary(kind) and _is_text(kind):
+    if pa.types.is_dictionary(kind) and is_text(kind):
         return _python(_as_bytes(array))
     if pa.types.is_temporal(kind):
         return list(array.cast(pa.string()).to_pylist())
-    if _is_text(kind):
+    if is_text(kind):
         values = _as_bytes(array).to_pylist()
         return [value if value is None else value.decode("utf-8", "replace") for value in values]
     return list(array.to_pylist())
 
 
-class ParquetChunk(Chunk):
-    """Some consecutive rows of one row group."""
+class ColumnChunk(Chunk):
+    """Some consecutive rows of one row group (Parquet) or record batch (Arrow)."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ParquetChunk(Chunk):
         self._read = read
 
     def _find(self, name: str) -> list[str] | None:
-        path = _path(self._schema, name, self._path)
+        path = path_of(self._schema, name, self._path)
         if path is not None and path[0] not in self._read:
             raise InternalError(f"column {name!r} was not named when {self._path} was opened")
         return path
@@ -147,7 +147,7 @@ class ParquetChunk(Chunk):
             path = self._find(name)
             if path is not None:
                 kind = _type_at(self._schema, path)
-                if not _is_text(kind):
+                if not is_text(kind):
                     raise InputError(
                         f"column {quoted([name])} holds {kind}, not text",
                         "name another with --text-field, or pass --on-bad-file skip",
@@ -240,23 +240,23 @@ def _tape(array: Any) -> Tape:
     return Tape(blob, np.frombuffer(offsets, np.int64, count=array.offset + n + 1)[array.offset :])
 
 
-def _nbytes(batch: Any) -> int:
+def nbytes_of(batch: Any) -> int:
     """Bytes of a batch, without what its slices leave out."""
     total = 0
     for column in batch.columns:
         try:
             total += column.nbytes
         except pa.ArrowException:  # pyarrow before 22 cannot tell of string_view and binary_view
-            total += _as_bytes(column).nbytes if _is_text(column.type) else column.get_total_buffer_size()
+            total += _as_bytes(column).nbytes if is_text(column.type) else column.get_total_buffer_size()
     return total
 
 
-def _pieces(batch: Any, most: int) -> Iterator[Any]:
+def pieces(batch: Any, most: int) -> Iterator[Any]:
     """The batch in pieces of at most so many bytes, or one row; no batch without rows."""
-    if batch.num_rows > 1 and _nbytes(batch) > most:
+    if batch.num_rows > 1 and nbytes_of(batch) > most:
         half = batch.num_rows // 2
-        yield from _pieces(batch.slice(0, half), most)
-        yield from _pieces(batch.slice(half), most)
+        yield from pieces(batch.slice(0, half), most)
+        yield from pieces(batch.slice(half), most)
     elif batch.num_rows:
         yield batch
 
@@ -286,10 +286,10 @@ class ParquetReader(Reader):
             self._meta = self._file.metadata
         try:
             for name in later:
-                _path(self._schema, name, source.path)
+                path_of(self._schema, name, source.path)
             found = None
             if columns is not None:
-                found = [path for name in columns if (path := _path(self._schema, name, source.path))]
+                found = [path for name in columns if (path := path_of(self._schema, name, source.path))]
         except InputError:
             self.close()
             raise
@@ -332,7 +332,7 @@ class ParquetReader(Reader):
                 place=shown(self.source.path),
             )
 
-    def __iter__(self) -> Iterator[ParquetChunk]:
+    def __iter__(self) -> Iterator[ColumnChunk]:
         groups = self._meta.num_row_groups
         for group in range(groups):
             rows = self._meta.row_group(group).num_rows
@@ -341,18 +341,18 @@ class ParquetReader(Reader):
             held: list[Any] = []
             held_bytes = 0
 
-            def chunk(batches: list[Any], at: int, nbytes: int, group: int = group) -> ParquetChunk:
+            def chunk(batches: list[Any], at: int, nbytes: int, group: int = group) -> ColumnChunk:
                 count = sum(batch.num_rows for batch in batches)
                 ref = ChunkRef(self._rows, count, group, at, 0)
                 self._rows += count
                 self._bytes += nbytes
-                return ParquetChunk(self.file_index, nbytes, ref, batches, self.source.path, self._schema, self._read)
+                return ColumnChunk(self.file_index, nbytes, ref, batches, self.source.path, self._schema, self._read)
 
             left = share - self._bytes
             for batch in self._batches(group):
-                for piece in _pieces(batch, OVERSIZE * self._batch):
+                for piece in pieces(batch, OVERSIZE * self._batch):
                     held.append(piece)
-                    held_bytes += _nbytes(piece)
+                    held_bytes += nbytes_of(piece)
                     count = sum(one.num_rows for one in held)
                     if held_bytes >= self._batch:
                         nbytes = min(share - self._bytes, left * count // max(rows, 1))
@@ -363,7 +363,7 @@ class ParquetReader(Reader):
                 yield chunk(held, start, share - self._bytes)
             self._bytes = share
 
-    def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[ParquetChunk]:
+    def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[ColumnChunk]:
         waiting = list(refs)
         while waiting:
             group = waiting[0].part
@@ -385,7 +385,7 @@ class ParquetReader(Reader):
                         break
                     nbytes = self.source.size * ref.rows // max(self._meta.num_rows, 1)
                     self._bytes += nbytes
-                    yield ParquetChunk(self.file_index, nbytes, ref, held, self.source.path, self._schema, self._read)
+                    yield ColumnChunk(self.file_index, nbytes, ref, held, self.source.path, self._schema, self._read)
                     held = []
                     del mine[0]
                 at = end

@@ -2,10 +2,12 @@
 
 jsonl    surviving lines byte for byte, compressed as the input was
 parquet  surviving records with schema, metadata, codecs and row-group scale kept
+arrow    surviving records with schema, metadata, codec and record batches kept
 files    a file without removals, copied as it is
 folder   temporary names, then rename; report.json last
 """
 
+from gpu_dedup.write.arrow import ArrowWriter
 from gpu_dedup.write.files import copy_file
 from gpu_dedup.write.folder import FOLDER, LOG, REPORT, OutputFolder
 from gpu_dedup.write.jsonl import JsonlWriter, encode
@@ -15,6 +17,7 @@ __all__ = [
     "FOLDER",
     "LOG",
     "REPORT",
+    "ArrowWriter",
     "JsonlWriter",
     "OutputFolder",
     "ParquetWriter",

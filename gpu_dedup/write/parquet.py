@@ -124,7 +124,7 @@ class ParquetWriter:
                         raise InputError(
                             f"{name}: row group {group} holds more records than it declares; write it anew"
                         )
-                    yield _filter(batch, keep[row : row + batch.num_rows])
+                    yield filter_batch(batch, keep[row : row + batch.num_rows])
                     row += batch.num_rows
                 if row != end:
                     raise InputError(f"{name}: row group {group} holds fewer records than it declares; write it anew")
@@ -218,7 +218,7 @@ def _nbytes(batch: Any) -> int:
         return int(batch.get_total_buffer_size())
 
 
-def _filter(batch: Any, keep: Bool) -> Any:
+def filter_batch(batch: Any, keep: Bool) -> Any:
     """The records of a batch that are kept."""
     if keep.all():
         return batch
