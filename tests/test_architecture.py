@@ -15,7 +15,10 @@ KERNELS = REPO / "kernels"
 
 # Rooms by name; a room is a module of gpu_dedup or a folder with that name.
 BASE = {"errors", "recipe", "run", "batch", "backend"}
-STAGES = {"read", "normalise", "shingle", "sketches", "bands", "collide", "verify", "cluster", "keep", "write", "audit"}
+STAGES = {
+    "read", "normalise", "shingle", "sketches", "bands", "collide", "hamming", "verify", "cluster", "keep", "write",
+    "audit",
+}  # fmt: skip
 SERVICES = {"spool", "progress", "report", "distribute"}  # used along the road, but no step of it
 FRONT = {"__init__", "__main__", "cli", "show", "outlook", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
     "jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit", "sweep",
-    "components", "audit",
+    "components", "audit", "simhash", "hamming",
 )  # fmt: skip
 
 
@@ -172,6 +172,25 @@ class Backend(Protocol):
         """parent, root, depth int64[m]: breadth-first tree of each component from its lowest node."""
         ...
 
+    def simhash(self, hashes: U64, offsets: I64) -> U64:
+        """uint64[m]: SimHash of sets of shingle hashes, offsets int64[m + 1]; 0 for an empty one."""
+        ...
+
+    def hamming_keys(self, values: U64, mask: int, start: int) -> U64:
+        """uint64[n]: a key of the masked bits of each word; see kernels/hamming_ref.py."""
+        ...
+
+    def hamming_distances(self, values: U64, left: I64, right: I64) -> I64:
+        """int64[p]: bits in which values[left[i]] and values[right[i]] differ."""
+        ...
+
+    def near_pairs(
+        self, values: U64, members: I64, starts: I64, offsets: I64, first: int, last: int, earlier: U64, distance: int
+    ) -> tuple[I64, I64]:
+        """high, low: the pairs of members[first:last] with those below them in their buckets that differ in at most
+        `distance` bits and do not agree under an earlier mask."""
+        ...
+
     def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
         """Inverted index of sampled shingle sets; see kernels/audit_ref.py."""
         ...
@@ -281,6 +300,24 @@ class HostBackend:
     def tree(self, m: int, left: I64, right: I64) -> tuple[I64, I64, I64]:
         out: tuple[I64, I64, I64] = self.kernels["components"].tree(m, left, right)
         return out
+
+    def simhash(self, hashes: U64, offsets: I64) -> U64:
+        out: U64 = self.kernels["simhash"].simhash(hashes, offsets)
+        return out
+
+    def hamming_keys(self, values: U64, mask: int, start: int) -> U64:
+        out: U64 = self.kernels["hamming"].keys(values, mask, start)
+        return out
+
+    def hamming_distances(self, values: U64, left: I64, right: I64) -> I64:
+        out: I64 = self.kernels["hamming"].distances(values, left, right)
+        return out
+
+    def near_pairs(
+        self, values: U64, members: I64, starts: I64, offsets: I64, first: int, last: int, earlier: U64, distance: int
+    ) -> tuple[I64, I64]:
+        high, low = self.kernels["hamming"].near_pairs(values, members, starts, offsets, first, last, earlier, distance)
+        return high, low
 
     def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
         out: AuditIndex = self.kernels["audit"].audit_index(items, offsets)

@@ -482,6 +482,96 @@ class CudaBackend:
 
         return self._do(work)
 
+    # ---- fingerprints ------------------------------------------------------------------------------------------------
+
+    def simhash(self, hashes: U64, offsets: I64) -> U64:
+        from gpu_dedup.kernels.simhash_cuda import simhash
+        from gpu_dedup.kernels.simhash_ref import BITS
+        from gpu_dedup.kernels.simhash_ref import check as check_sets
+
+        check_sets(hashes, offsets)
+
+        def work(budget: int) -> U64:
+            m = len(offsets) - 1
+            out = np.empty(m, np.uint64)
+            # 64 sums of four bytes a row, and its hashes, which are at least as many bytes as are read
+            before = (offsets - offsets[0]) * 16 + np.arange(m + 1) * (4 * BITS + 64)
+            begin = 0
+            while begin < m:
+                end = int(np.searchsorted(before, before[begin] + budget // 2, side="right")) - 1
+                end = min(max(end, begin + 1), begin + (INDEX - 1) // BITS, m)
+                items = hashes[offsets[begin] : offsets[end]]
+                if len(items) >= INDEX or items.nbytes > budget:  # one row that the device does not hold
+                    out[begin:end] = self.host.simhash(items, offsets[begin : end + 1] - offsets[begin])
+                else:
+                    bounds = self._cupy.asarray(np.ascontiguousarray(offsets[begin : end + 1] - offsets[begin]))
+                    out[begin:end] = simhash(self._cupy.asarray(np.ascontiguousarray(items)), bounds).get()
+                begin = end
+            return out
+
+        return self._do(work)
+
+    def hamming_keys(self, values: U64, mask: int, start: int) -> U64:
+        from gpu_dedup.kernels.hamming_cuda import keys
+
+        def work(budget: int) -> U64:
+            step = min(budget // 32, INDEX - 1)
+            if len(values) <= step:  # every table asks for keys of the same words
+                return self._down(keys(self._up_to_stay(values, np.uint64), mask, start), keep=True)
+            out = np.empty(len(values), np.uint64)
+            for begin in range(0, len(values), step):
+                part = slice(begin, begin + step)
+                out[part] = keys(self._up(values[part], np.uint64), mask, start).get()
+            return out
+
+        return self._do(work)
+
+    def hamming_distances(self, values: U64, left: I64, right: I64) -> I64:
+        from gpu_dedup.kernels.hamming_cuda import distances
+        from gpu_dedup.kernels.hamming_ref import check_rows
+
+        if len(left) != len(right):
+            raise ValueError(f"{len(left)} left rows but {len(right)} right rows")
+        check_rows(values, left)
+        check_rows(values, right)
+        if not len(left):
+            return np.zeros(0, np.int64)
+
+        def work(budget: int) -> I64:
+            if values.nbytes > budget // 4 or len(values) >= INDEX:
+                return self.host.hamming_distances(values, left, right)
+            out = np.empty(len(left), np.int64)
+            table = self._up(values, np.uint64)
+            step = min(budget // 4 // 24, INDEX - 1)
+            for begin in range(0, len(left), step):
+                part = slice(begin, begin + step)
+                out[part] = distances(table, self._up(left[part], np.int64), self._up(right[part], np.int64)).get()
+            return out
+
+        return self._do(work)
+
+    def near_pairs(
+        self, values: U64, members: I64, starts: I64, offsets: I64, first: int, last: int, earlier: U64, distance: int
+    ) -> tuple[I64, I64]:
+        from gpu_dedup.kernels.hamming_cuda import PEAK, near_pairs
+        from gpu_dedup.kernels.hamming_ref import check_distance, check_rows, check_slice
+
+        check_slice(members, starts, offsets, first, last)
+        check_rows(values, members[first:last])
+        check_distance(distance)
+        base = int(offsets[first])
+        count = int(offsets[last]) - base
+
+        def work(budget: int) -> tuple[I64, I64]:
+            copies = [self._residents.get(array) for array in (values, members, starts, offsets)]
+            if any(copy is None for copy in copies) or PEAK * count > budget or count >= INDEX:
+                return self.host.near_pairs(values, members, starts, offsets, first, last, earlier, distance)
+            masks = self._cupy.asarray(np.ascontiguousarray(earlier, np.uint64))
+            high, low = near_pairs(*copies, first, last, base, count, masks, distance)
+            return high.get(), low.get()
+
+        return self._do(work)
+
     # ---- verification ------------------------------------------------------------------------------------------------
 
     def jaccard(self, items: U64, offsets: I64, left: I64, right: I64) -> tuple[I64, I64]:
