@@ -256,6 +256,14 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
             "Folder for tables that outgrow the memory.",
             "inside the output folder",
         ),
+        Option(
+            "checkpoint",
+            "--checkpoint",
+            parse_size,
+            "SIZE",
+            "After so much input, keep what was done for the next start of the same command; 0: never.",
+            "256MB",
+        ),
         Option("batch_bytes", "--batch-bytes", parse_size, "SIZE", "Input read at a time.", "4MiB"),
     ),
     "Guards": (
@@ -276,7 +284,13 @@ EXPLAIN_OPTIONS = {
     "Machine": tuple(o for o in RUN_OPTIONS["Machine"] if o.field in ("backend", "threads", "memory", "batch_bytes"))
 }
 # Fields of Run that are switches. All others of Recipe and Run are in the tables; a test holds that none is missing.
-SWITCHES = {"dry_run": "--dry-run", "overwrite": "--overwrite", "progress": "--quiet"}
+SWITCHES = {
+    "dry_run": "--dry-run",
+    "overwrite": "--overwrite",
+    "keep_work": "--keep-work",
+    "fresh": "--fresh",
+    "progress": "--quiet",
+}
 
 
 class SectionedCommand(click.Command):
@@ -394,7 +408,7 @@ def make_recipe(given: dict[str, Any]) -> Recipe:
 def make_run(given: dict[str, Any]) -> Run:
     """The run that the options of a command line describe."""
     fields = read_options(RUN_OPTIONS, given)
-    for name in ("dry_run", "overwrite"):
+    for name in ("dry_run", "overwrite", "keep_work", "fresh"):
         if given.get(name):
             fields[name] = True
     if given.get("quiet"):
@@ -445,6 +459,10 @@ def cli(ctx: click.Context) -> None:
 @click.option("-o", "--output", metavar="DIR", help="New folder for the result.  [needed unless --dry-run]")
 @click.option("--dry-run", is_flag=True, help="Find duplicates and say how many; write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace the result of an earlier run in DIR.")
+@click.option("--fresh", is_flag=True, help="Begin anew; without it a run goes on from where an earlier start stopped.")
+@click.option(
+    "--keep-work", is_flag=True, help="Keep the sketches for later runs on this input with another threshold or keeper."
+)
 @_quiet_option
 @_debug_option
 @_with_options(RECIPE_OPTIONS, RUN_OPTIONS)

@@ -61,6 +61,9 @@ class Run:
     batch_bytes: int = 4 << 20  # raw bytes of input per batch
     memory: int | None = None  # bytes that the tables in memory may take before they go to the work folder
     work_dir: str | None = None  # None: inside the output folder
+    checkpoint: int = 256_000_000  # bytes of input after which what was read is kept for the next start; 0: never
+    keep_work: bool = False  # leave the sketches in the work folder for runs with another threshold, bands or keeper
+    fresh: bool = False  # begin anew, whatever an earlier start has left
     audit: int | None = None  # so many rows that stay are compared with all others by brute force, for the report
     max_removed_ppm: int = 900_000  # near removals over rows read, from 1,000 rows, that stop a run before it writes
     overwrite: bool = False
@@ -89,6 +92,10 @@ class Run:
             raise RunError(f"batch of {self.batch_bytes} bytes is outside 1 byte to 1 GiB")
         if self.memory is not None and self.memory < MIN_MEMORY:
             raise RunError(f"memory {self.memory} bytes is too little; the least that works is {MIN_MEMORY // 10**6}MB")
+        if self.checkpoint < 0:
+            raise RunError(f"checkpoint {self.checkpoint} is below 0; give bytes such as 256MB, or 0 for none")
+        if self.keep_work and not self.checkpoint:
+            raise RunError("keep-work keeps checkpoints, and checkpoint 0 makes none; drop one of the two options")
         if self.audit is not None and self.audit < 1:
             raise RunError(f"audit {self.audit} looks at no row; give the number of rows to look at, such as 1000")
         if not 0 <= self.max_removed_ppm <= 1_000_000:

@@ -19,7 +19,7 @@ STAGES = {
     "read", "normalise", "shingle", "sketches", "bands", "collide", "hamming", "verify", "cluster", "keep", "write",
     "audit",
 }  # fmt: skip
-SERVICES = {"spool", "progress", "report", "distribute"}  # used along the road, but no step of it
+SERVICES = {"spool", "checkpoint", "progress", "report", "distribute"}  # used along the road, but no step of it
 FRONT = {"__init__", "__main__", "cli", "show", "outlook", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}
 
@@ -33,6 +33,7 @@ ALLOWED = {
     "batch": {"errors"},
     "backend": {"errors", "batch", "run", "kernels"},
     "spool": {"errors", "batch"},
+    "checkpoint": {"errors", "recipe", "kernels.unicode"},
     "distribute": {"errors"},  # processes and what they say; what they do is told to it
     "progress": {"errors", "batch"},
     "report": {"errors", "batch", "recipe", "progress", "__init__"},

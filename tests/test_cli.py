@@ -97,6 +97,7 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "threads": ("--threads", "3", 3),
     "memory": ("--memory", "1.5GiB", 3 << 29),
     "work_dir": ("--work-dir", "/tmp/w", "/tmp/w"),
+    "checkpoint": ("--checkpoint", "64MB", 64 * 10**6),
     "batch_bytes": ("--batch-bytes", "1MB", 10**6),
     "max_removed_ppm": ("--max-removed", "0.25", 250_000),
     "audit": ("--audit", "500", 500),

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -25,15 +25,17 @@ import numpy as np
 from gpu_dedup import bands
 from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT
+from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
-from gpu_dedup.errors import RecipeError, RunError
+from gpu_dedup.errors import RecipeError, RunError, shown
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, emit
 from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import REASONS, STAYS, Outcome, assemble
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
+from gpu_dedup.pipeline.resume import Resume, Saver
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Source, discover
@@ -123,6 +125,7 @@ def dedup(
             OutputFolder(target, [s.rel for s in sources], run.overwrite).check()
         elif target is not None:
             folder = stack.enter_context(OutputFolder(target, [s.rel for s in sources], run.overwrite))
+        kept = stack.enter_context(_kept_work(recipe, run, sources, folder, progress))
         job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
         stack.callback(job.clean)  # after the pool has let go of the tables
         stack.enter_context(job.pool)
@@ -130,10 +133,11 @@ def dedup(
             job.work_folder()  # one that cannot be used is found now, not when memory ends
         with progress.stage("start"):
             warm(backend, progress.note, recipe.method == "minhash", recipe.verify == "edit", run.audit is not None)
-        sketcher = Sketcher.of(recipe, backend)
+        # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
+        sketcher = Sketcher.of(recipe, backend, recipe.num_perm if run.keep_work else 0)
         first = "read, sketch" if recipe.method == "minhash" else "read, digest"
         with progress.stage(first, sum(s.size for s in sources)) as advance:
-            survey, gpus = _survey(job, sketcher, sources, gpus, processes or 1, advance)
+            survey, gpus = _survey(job, sketcher, sources, gpus, processes or 1, advance, kept)
         _check_keeper(recipe, survey)
         if backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
             job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
@@ -156,7 +160,13 @@ def dedup(
 
 
 def _survey(
-    job: _Job, sketcher: Sketcher, sources: list[Source], gpus: int, processes: int, advance: Callable[[int], None]
+    job: _Job,
+    sketcher: Sketcher,
+    sources: list[Source],
+    gpus: int,
+    processes: int,
+    advance: Callable[[int], None],
+    kept: Checkpoint | None,
 ) -> tuple[Survey, int]:
     """The first pass, here or in a process for each GPU; and how many GPUs took part (0 on a CPU)."""
     recipe, run = job.recipe, job.run
@@ -175,8 +185,48 @@ def _survey(
             run.thread_count, run.batch_bytes, job.table, job.work_folder(), advance, job.progress.note,
         )  # fmt: skip
         return survey, len(shards) if gpus else 0
-    survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table).survey(sources, advance)
+    resume = saver = None
+    if kept is not None:
+        key, field = first_pass_key(recipe), recipe.keep_field
+        resume = Resume(kept, key, sources, len(sketcher.a), prefix=True, field_name=field)
+        saver = Saver(kept, key, field, run.keep_work, job.progress.note)
+        if kept.used:
+            job.progress.note(f"going on from {kept.used} parts ({kept.nbytes / 1e9:.1f} GB) of an earlier start")
+    survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver).survey(sources, advance)
     return survey, min(gpus, 1)
+
+
+@contextlib.contextmanager
+def _kept_work(
+    recipe: Recipe, run: Run, sources: list[Source], folder: OutputFolder | None, progress: Progress
+) -> Iterator[Checkpoint | None]:
+    """The folder with what an earlier start has left and the next may find; None where that is not worth it.
+
+    Goes when the run is done. It stays after an error, Ctrl-C or worse: then the same command goes on from there.
+    """
+    paths = [source.path for source in sources]
+    where = None
+    if run.work_dir is not None:
+        where = folder_of(run.work_dir, paths)
+    elif folder is not None:
+        where = folder.kept_folder()
+    small = sum(source.size for source in sources) < run.checkpoint and not run.keep_work
+    if where is None or not run.checkpoint or recipe.limit is not None or (small and not os.path.isdir(where)):
+        yield None
+        return
+    kept = Checkpoint(where, run.checkpoint, paths, run.batch_bytes, run.fresh)
+    done = False
+    try:
+        yield kept
+        done = True
+    finally:
+        stays = run.keep_work if done else kept.worth_keeping
+        if stays and not done:
+            progress.note(
+                f"{kept.nbytes / 1e9:.2f} GB of finished work stay in {shown(where)}: the same command goes on from "
+                "there, --fresh begins anew"
+            )
+        kept.close(keep=stays)
 
 
 class _Job:

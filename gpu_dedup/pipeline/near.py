@@ -68,7 +68,7 @@ def sketch_the_rest(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes:
     for rows, signatures, keys, units, kept in sketch_rows(survey, sketcher, pool, batch_bytes, heads[order]):
         filled[order[np.searchsorted(heads[order], rows)]] = made + np.arange(len(rows))
         made += len(rows)
-        survey.signatures.append(signatures)
+        survey.signatures.append(sketcher.own_slots(signatures))
         for band, table in enumerate(survey.keys):
             table.append(np.ascontiguousarray(keys[:, band]))
         more_units.append(units)

@@ -6,6 +6,7 @@ that were skipped in vain, for verification, for the report.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,12 @@ import numpy as np
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
-from gpu_dedup.errors import InputError, InternalError
+from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.normalise import step_bits
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.read import Chunk, ChunkRef, Source, open_source
+from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
+from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import permutations
@@ -40,9 +42,10 @@ class Sketcher:
     b: U32
 
     @classmethod
-    def of(cls, recipe: Recipe, backend: Backend) -> Sketcher:
+    def of(cls, recipe: Recipe, backend: Backend, slots: int = 0) -> Sketcher:
+        """slots: compute so many at least; those beyond the recipe's are for later runs with other bands."""
         steps = step_bits(recipe.steps)
-        k = recipe.slots if recipe.method == "minhash" else 0
+        k = max(recipe.slots, slots) if recipe.method == "minhash" else 0
         a, b = permutations(recipe.seed, k)
         stop = np.zeros(0, np.uint64)
         if recipe.stop_shingles:
@@ -59,13 +62,22 @@ class Sketcher:
         """
         recipe, spec = self.recipe, self.recipe.spec
         made = self.backend.sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
-        assert recipe.bands is not None
-        assert recipe.rows is not None
-        keys = self.backend.band_keys(made.signatures, recipe.bands, recipe.rows)
+        keys = self.keys(made.signatures)
         kept = made.kept
         if recipe.min_shingles > 1:  # a text of one shingle a hundred times over has one
             kept = np.diff(self.shingle_sets(tape, select)[1])
         return made.signatures, keys, made.units, kept
+
+    def own_slots(self, signatures: U32) -> U32:
+        """The slots that the recipe asks for, of sketches that may have more."""
+        return np.ascontiguousarray(signatures[:, : self.recipe.slots])
+
+    def keys(self, signatures: U32) -> U64:
+        """uint64[m, bands]: band keys of sketches of the recipe's slots or more."""
+        recipe = self.recipe
+        assert recipe.bands is not None
+        assert recipe.rows is not None
+        return self.backend.band_keys(self.own_slots(signatures), recipe.bands, recipe.rows)
 
     def shingle_sets(self, tape: Tape, select: I64) -> tuple[U64, I64]:
         spec = self.recipe.spec
@@ -161,7 +173,7 @@ def where_in(files: Sequence[FileFacts], row: int) -> str:
 class _Batch:
     facts: FileFacts
     first_row: int
-    ref: ChunkRef
+    refs: Sequence[ChunkRef]
     nbytes: int
     text_bytes: int
     status: U8
@@ -175,6 +187,7 @@ class _Batch:
     keys: U64 | None
     units: I64 | None
     kept: I64 | None
+    saved: bool = False  # it came out of a part
 
 
 @dataclass(frozen=True)
@@ -188,6 +201,7 @@ class _End:
     facts: FileFacts
     content_hash: str | None
     nbytes: int
+    saved: bool = False  # a part says so
 
 
 @dataclass(frozen=True)
@@ -195,14 +209,33 @@ class _Work:
     facts: FileFacts
     chunk: Chunk
     most: int | None  # rows of this chunk that exist under --limit
+    known: _Batch | None = None  # a part has these rows, but not the keeper's field of them
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """Rows that come out of a part."""
+
+    facts: FileFacts
+    batch: _Batch
 
 
 class Surveyor:
-    """Runs the first pass; `survey` is the whole of it."""
+    """Runs the first pass; `survey` is the whole of it.
+
+    resume, saver   parts of an earlier start to go on from, and what writes those of this one
+    """
 
     def __init__(
-        self, sketcher: Sketcher, pool: Pool, batch_bytes: int, table: Callable[[Any, int | None], Table]
+        self,
+        sketcher: Sketcher,
+        pool: Pool,
+        batch_bytes: int,
+        table: Callable[[Any, int | None], Table],
+        resume: Resume | None = None,
+        saver: Saver | None = None,
     ) -> None:
+        self.resume, self.saver = resume, saver
         self.sketcher = sketcher
         self.recipe = sketcher.recipe
         self.pool = pool
@@ -228,52 +261,66 @@ class Surveyor:
         current_sketch: list[I64] = []
         sketched = rows = text_bytes = 0
 
-        for item in self.pool.ordered(self._work, self._items(sources)):
-            if item.facts.problem is not None:  # what was in flight when its file failed
-                continue
-            if isinstance(item, _Failure):
-                if recipe.on_bad_file == "error":
-                    raise item.error
-                item.facts.problem = item.error.reason
-                advance(item.facts.source.size)
-                item.facts.first = rows
-                item.facts.bad_rows = []
-                item.facts.refs = []
-                done.append(item.facts)
-                current, current_sketch = [], []
-            elif isinstance(item, _End):
-                facts = item.facts
-                facts.first = rows
-                facts.rows = sum(len(b.status) for b in current)
-                facts.content_hash = item.content_hash
-                facts.status = np.concatenate([b.status for b in current]) if current else facts.status
-                rows += facts.rows
-                done.append(facts)
-                text_bytes += sum(batch.text_bytes for batch in current)
-                if values is not None:
-                    self._keep_values(values, current, done)
-                columns.append(current)
-                sketch_rows.append(current_sketch)
-                current, current_sketch = [], []
-                advance(item.nbytes)
-            else:
-                self._check_rows(item)
-                item.facts.refs.append(item.ref)
-                item.facts.bad_rows.extend(item.errors)
-                index = np.full(len(item.status), -1, np.int64)
-                if signatures is not None and item.signatures is not None and item.keys is not None:
-                    index[item.select] = sketched + np.arange(len(item.select))
-                    sketched += len(item.select)
-                    signatures.append(item.signatures)
-                    for band, table in enumerate(keys):
-                        table.append(np.ascontiguousarray(item.keys[:, band]))
-                    assert item.units is not None
-                    assert item.kept is not None
-                    units.append(item.units)
-                    kept.append(item.kept)
-                current.append(_without_sketch(item))
-                current_sketch.append(index)
-                advance(item.nbytes)
+        with contextlib.ExitStack() as stack:
+            if self.saver is not None:
+                self.saver.later = stack.enter_context(self.pool.behind())
+            for item in self.pool.ordered(self._work, self._items(sources)):
+                if item.facts.problem is not None:  # what was in flight when its file failed
+                    continue
+                if isinstance(item, _Failure):
+                    if recipe.on_bad_file == "error":
+                        raise item.error
+                    if self.saver is not None:
+                        self.saver.drop(item.facts.source)
+                    item.facts.problem = item.error.reason
+                    advance(item.facts.source.size)
+                    item.facts.first = rows
+                    item.facts.bad_rows = []
+                    item.facts.refs = []
+                    done.append(item.facts)
+                    current, current_sketch = [], []
+                elif isinstance(item, _End):
+                    facts = item.facts
+                    facts.first = rows
+                    facts.rows = sum(len(b.status) for b in current)
+                    facts.content_hash = item.content_hash
+                    if self.saver is not None and item.content_hash is not None and not item.saved:
+                        self.saver.end(facts.source, facts.index, facts.rows, item.content_hash)
+                    facts.status = np.concatenate([b.status for b in current]) if current else facts.status
+                    rows += facts.rows
+                    done.append(facts)
+                    text_bytes += sum(batch.text_bytes for batch in current)
+                    if values is not None:
+                        self._keep_values(values, current, done)
+                    columns.append(current)
+                    sketch_rows.append(current_sketch)
+                    current, current_sketch = [], []
+                    advance(item.nbytes)
+                else:
+                    self._check_rows(item)
+                    if self.saver is not None:
+                        if item.saved:
+                            self.saver.cut()
+                        else:
+                            self.saver.add(item.facts.source, item.facts.index, item)
+                    item.facts.refs.extend(item.refs)
+                    item.facts.bad_rows.extend(item.errors)
+                    index = np.full(len(item.status), -1, np.int64)
+                    if signatures is not None and item.signatures is not None and item.keys is not None:
+                        index[item.select] = sketched + np.arange(len(item.select))
+                        sketched += len(item.select)
+                        signatures.append(self.sketcher.own_slots(item.signatures))
+                        for band, table in enumerate(keys):
+                            table.append(np.ascontiguousarray(item.keys[:, band]))
+                        assert item.units is not None
+                        assert item.kept is not None
+                        units.append(item.units)
+                        kept.append(item.kept)
+                    current.append(_without_sketch(item))
+                    current_sketch.append(index)
+                    advance(item.nbytes)
+            if self.saver is not None:
+                self.saver.finish()
 
         batches = [b for per_file in columns for b in per_file]
         status = _concat([b.status for b in batches], np.uint8)
@@ -297,7 +344,7 @@ class Surveyor:
     def _needs_chars(self) -> bool:
         return self.recipe.keep in ("longest", "shortest")
 
-    def _items(self, sources: Sequence[Source]) -> Iterator[_Work | _Failure | _End]:
+    def _items(self, sources: Sequence[Source]) -> Iterator[_Work | _Saved | _Failure | _End]:
         """Chunks of all files in order; a file's failure and its end are items too, so that they keep their place."""
         left = self.recipe.limit
         # Under --on-bad-file skip a file that is damaged in any column has to be found out now: once rows of other
@@ -310,11 +357,20 @@ class Surveyor:
             if left is not None and left <= 0:
                 return
             seen = 0
+            saved, whole = self.resume.of(source) if self.resume is not None else ([], False)
+            if self.resume is not None and whole and all(self.resume.has_values(rows) for rows in saved):
+                for rows in saved:
+                    yield self._saved(facts, rows, 0)
+                yield _End(facts, saved[-1].stretch.content_hash, source.size, saved=True)
+                continue
             try:
                 with open_source(source, self.batch_bytes, index, columns, [self.recipe.id_field]) as reader:
-                    for chunk in reader:
-                        yield _Work(facts, chunk, left)
+                    for chunk, known in self._beside(facts, reader, saved):
                         seen += chunk.nbytes
+                        if isinstance(known, _Saved):
+                            yield known
+                        else:
+                            yield _Work(facts, chunk, left, known)
                         if left is not None:
                             left -= chunk.count_rows()
                             if left <= 0:
@@ -324,7 +380,78 @@ class Surveyor:
             except InputError as error:
                 yield _Failure(facts, error)
 
-    def _work(self, item: _Work | _Failure | _End) -> _Batch | _Failure | _End:
+    def _beside(
+        self, facts: FileFacts, reader: Reader, saved: Sequence[SavedRows]
+    ) -> Iterator[tuple[Chunk, _Saved | _Batch | None]]:
+        """The chunks of a file, each with what a part knows of it. Chunks that a part knows all of come as one: the
+        last of them, with its rows and those before it.
+
+        Every chunk is read, though not taken apart: so the content hash is that of the whole file, as ever.
+        """
+        assert self.resume is not None or not saved
+        waiting = list(saved)
+        current: SavedRows | None = None
+        refs: list[ChunkRef] = []
+        nbytes = 0
+        for chunk in reader:
+            if current is None and self.resume is not None:
+                while waiting and waiting[0].first < chunk.first_row:  # rows of it were read: it was of no use
+                    waiting.pop(0)
+                if waiting and waiting[0].first == chunk.first_row:
+                    refs = self.resume.chunks(waiting[0])[::-1]
+                    if refs[-1] == chunk.ref:
+                        current, nbytes = waiting.pop(0), 0
+            if current is None:
+                yield chunk, None
+                continue
+            assert self.resume is not None
+            if refs.pop() != chunk.ref:
+                raise InputError(
+                    "the file is not what it was when the run began",
+                    "start again with --fresh, when it stays as it is", place=shown(facts.source.path),
+                )  # fmt: skip
+            nbytes += chunk.nbytes
+            if not self.resume.has_values(current):
+                batch = self._batch_of(facts, current, chunk.first_row, chunk.count_rows(), chunk.nbytes)
+                yield chunk, replace(batch, refs=[chunk.ref])
+            elif not refs:
+                yield chunk, self._saved(facts, current, nbytes)
+            if not refs:
+                current = None
+
+    def _saved(self, facts: FileFacts, rows: SavedRows, nbytes: int) -> _Saved:
+        return _Saved(facts, self._batch_of(facts, rows, rows.first, rows.rows, nbytes))
+
+    def _batch_of(self, facts: FileFacts, rows: SavedRows, first: int, count: int, nbytes: int) -> _Batch:
+        """Rows first to first + count - 1 of a file, out of a part that holds them."""
+        assert self.resume is not None
+        part, stretch = self.resume.load(rows.part), rows.stretch
+        begin = stretch.at + first - stretch.first
+        here = slice(begin, begin + count)
+        low, high = np.searchsorted(part.select, [begin, begin + count]) if part.signatures is not None else (0, 0)
+        sketches = slice(low, high)
+        select = part.select[sketches] - begin if part.signatures is not None else np.zeros(0, np.int64)
+        digest = part.digest[here]
+        self.seen.first_time(digest[select])
+        signatures = keys = units = kept = None
+        if part.signatures is not None:
+            signatures = part.signatures[sketches]
+            keys = self.sketcher.keys(signatures)
+            units, kept = part.units[sketches], part.kept[sketches]
+        whole = count == stretch.rows
+        refs = part.refs[stretch.chunk : stretch.chunk + stretch.chunks]
+        return _Batch(
+            facts, first, [ChunkRef(*ref) for ref in refs.tolist()] if whole else [], nbytes,
+            stretch.text_bytes if whole else 0, part.status[here], digest, part.length[here],
+            part.chars[here] if self._needs_chars else None,
+            part.values[here] if self.recipe.keep_field and part.values is not None else None,
+            [(row, reason) for at, row, reason in part.errors if begin <= at < begin + count],
+            select, signatures, keys, units, kept, saved=True,
+        )  # fmt: skip
+
+    def _work(self, item: _Work | _Saved | _Failure | _End) -> _Batch | _Failure | _End:
+        if isinstance(item, _Saved):
+            return item.batch
         if not isinstance(item, _Work):
             return item
         recipe, backend = self.recipe, self.sketcher.backend
@@ -336,10 +463,13 @@ class Surveyor:
             return _Failure(item.facts, error)
         if item.most is not None:
             rows = rows.head(item.most)
+        if item.known is not None:
+            # The field is new to the part, so these rows go into a new one.
+            return replace(item.known, values=rows.fields[extra[0]], text_bytes=rows.tape.nbytes, saved=False)
         normal = self.sketcher.normalise(rows.tape)
         length = np.diff(normal.offsets)
         digest = backend.digest(normal)
-        chars = backend.code_points(rows.tape) if self._needs_chars else None
+        chars = backend.code_points(rows.tape) if self._needs_chars or self.saver is not None else None
         select = np.zeros(0, np.int64)
         signatures = keys = units = kept = None
         if recipe.method == "minhash":
@@ -347,8 +477,8 @@ class Surveyor:
             select = select[self.seen.first_time(digest[select])]
             signatures, keys, units, kept = self.sketcher.sketch(normal, select)
         return _Batch(
-            item.facts, chunk.first_row, chunk.ref, chunk.nbytes, rows.tape.nbytes, rows.status, digest, length, chars,
-            rows.fields[extra[0]] if extra else None, rows.errors, select, signatures, keys, units, kept,
+            item.facts, chunk.first_row, [chunk.ref], chunk.nbytes, rows.tape.nbytes, rows.status, digest, length,
+            chars, rows.fields[extra[0]] if extra else None, rows.errors, select, signatures, keys, units, kept,
         )  # fmt: skip
 
     def _keep_values(self, values: KeeperColumn, batches: list[_Batch], files: list[FileFacts]) -> None:

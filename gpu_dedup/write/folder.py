@@ -6,7 +6,8 @@
         removed.parquet
         outputs.json              names that this and earlier runs own; what --overwrite may replace or remove
         lock                      held while a run is at work
-        tmp/                      unfinished files, and the work folder
+        tmp/                      unfinished files, and tables that outgrow the memory
+        work/                     what a stopped run had finished, for the next start (`gpu_dedup.checkpoint`)
 
 States that a run can find: nothing; only unfinished things of a run that was killed (taken away); outputs without a
 report (a run that was killed while it renamed; needs --overwrite); a report (another run's output; needs --overwrite);
@@ -34,6 +35,7 @@ LOG = f"{FOLDER}/removed.parquet"
 OWNED = f"{FOLDER}/outputs.json"
 LOCK = f"{FOLDER}/lock"
 TEMP = f"{FOLDER}/tmp"
+KEPT = f"{FOLDER}/work"
 OWNED_FORMAT = "gpu-dedup outputs"
 OWNED_VERSION = 1
 _PASSED_OVER = ("lost+found",)  # the root of a file system of its own has it from birth
@@ -300,6 +302,10 @@ class OutputFolder:
         self._temps.pop(rel, None)
         with _disk(self._temp(rel)), contextlib.suppress(FileNotFoundError):
             os.unlink(self._temp(rel))
+
+    def kept_folder(self) -> str:
+        """The name of a folder for what outlives a run that was stopped; made by whoever wants it."""
+        return self._final(KEPT)
 
     def work_folder(self) -> str:
         """A folder for tables that outgrow the memory; goes at the end of the run. Raises OutputError."""

@@ -1,0 +1,304 @@
+"""The first pass across starts: its batches become parts in the work folder, and parts become batches again.
+
+A part holds the rows of whole batches, texts left out: all that `Survey` knows of them, and their sketches. Band keys
+are not kept, they follow from the sketches; so a part is as good for other bands and another threshold.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from gpu_dedup.batch import MISSING, U8
+from gpu_dedup.checkpoint import Checkpoint, PartFile, Stretch
+from gpu_dedup.read import ChunkRef, Source
+
+# What a keeper's value may be made of, beside Python's own plain values. Nothing else is made of the bytes of a part,
+# whoever wrote them.
+_KNOWN = {
+    ("decimal", "Decimal"): Decimal,
+    ("datetime", "date"): datetime.date,
+    ("datetime", "time"): datetime.time,
+    ("datetime", "datetime"): datetime.datetime,
+    ("datetime", "timedelta"): datetime.timedelta,
+    ("datetime", "timezone"): datetime.timezone,
+}
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        return "MISSING" if obj is MISSING else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        if pid == "MISSING":
+            return MISSING
+        raise pickle.UnpicklingError(f"unknown value {pid!r}")
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _KNOWN[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no value of a field") from None
+
+
+def pack(values: Sequence[Any]) -> U8 | None:
+    """Values of a field as bytes; None where one of them is of a type that could not be read back."""
+    out = io.BytesIO()
+    _Pickler(out, protocol=4).dump(list(values))
+    data = np.frombuffer(out.getbuffer(), np.uint8)
+    try:
+        unpack(data)
+    except pickle.UnpicklingError:
+        return None
+    return data
+
+
+def unpack(data: U8) -> list[Any]:
+    found = _Unpickler(io.BytesIO(data.tobytes())).load()
+    if not isinstance(found, list):
+        raise pickle.UnpicklingError("no list of values")
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of whole batches, one array for each thing that is known of them.
+
+    status, digest, length, chars   as in Survey, for n rows
+    select      int64[s], rows that were sketched, ascending
+    signatures  [s, slots]; units, kept int64[s]. All None for methods without sketches
+    refs        int64[c, 5], the chunks that the rows came in
+    values      the keeper's field of each row, or None
+    errors      (row in the part, row in the file, reason) of bad rows
+    """
+
+    status: Any
+    digest: Any
+    length: Any
+    chars: Any
+    select: Any
+    signatures: Any
+    units: Any
+    kept: Any
+    refs: Any
+    values: list[Any] | None
+    errors: list[tuple[int, int, str]]
+
+    @classmethod
+    def read(cls, part: PartFile, field_name: str | None) -> Part:
+        arrays = {name: part.read(name) if name in part else None for name in ARRAYS}
+        values = None
+        if field_name is not None and part.facts.get("field") == field_name:
+            values = unpack(part.read("values"))
+        return cls(**arrays, values=values, errors=[tuple(error) for error in part.facts["errors"]])
+
+
+ARRAYS = ("status", "digest", "length", "chars", "select", "signatures", "units", "kept", "refs")
+
+
+class Resume:
+    """What earlier starts have left of the first pass, file by file. Not safe between threads.
+
+    slots       of a sketch, 0 without
+    prefix      the first slots of a larger sketch are a sketch (MinHash)
+    field_name  that the keeper asks for
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, key: dict[str, Any], sources: Sequence[Source], slots: int, prefix: bool,
+        field_name: str | None,
+    ) -> None:  # fmt: skip
+        self._field_name = field_name
+        self._batch_bytes = checkpoint.batch_bytes
+        self._files: dict[str, list[SavedRows]] = {}
+        self._last: tuple[str, Part] | None = None
+        known = {source.path: source for source in sources}
+        for part, stretches in checkpoint.parts(key, slots, not prefix):
+            found = 0
+            for stretch in stretches:
+                source = known.get(stretch.file)
+                if source is not None and (source.size, source.mtime_ns) == (stretch.size, stretch.mtime_ns):
+                    self._files.setdefault(stretch.file, []).append(SavedRows(part, stretch))
+                    found += 1
+            checkpoint.used += found > 0
+
+    def of(self, source: Source) -> tuple[list[SavedRows], bool]:
+        """What there is of a file, by first row, and whether that is all of it."""
+        found = sorted(self._files.get(source.path, []), key=lambda saved: (saved.first, saved.rows))
+        at = 0
+        for saved in found:
+            if saved.first != at:
+                break
+            at += saved.rows
+        else:
+            if found and any(saved.stretch.ended for saved in found):
+                return found, True
+        # Chunks of another size begin elsewhere: whether one of them is in a part could not be said.
+        return [saved for saved in found if saved.rows and saved.part.facts["batch_bytes"] == self._batch_bytes], False
+
+    def has_values(self, saved: SavedRows) -> bool:
+        """Whether the keeper's field, if there is one, is among what was kept."""
+        return self._field_name is None or saved.part.facts["field"] == self._field_name
+
+    def load(self, part: PartFile) -> Part:
+        """All of a part; the last one is kept, as the files in a part come one after the other."""
+        if self._last is None or self._last[0] != part.path:
+            values = self._field_name if part.facts["field"] == self._field_name else None
+            self._last = part.path, Part.read(part, values)
+        return self._last[1]
+
+    def chunks(self, saved: SavedRows) -> list[ChunkRef]:
+        """The chunks that these rows came in."""
+        first = saved.stretch.chunk
+        refs = self.load(saved.part).refs[first : first + saved.stretch.chunks]
+        return [ChunkRef(*map(int, ref)) for ref in refs]
+
+
+@dataclass(frozen=True)
+class SavedRows:
+    """Rows of one file that an earlier start has left in a part."""
+
+    part: PartFile
+    stretch: Stretch
+
+    @property
+    def first(self) -> int:
+        return self.stretch.first
+
+    @property
+    def rows(self) -> int:
+        return self.stretch.rows
+
+
+@dataclass
+class _Run:
+    """Batches of one file that stand together, and its end if that is behind them."""
+
+    source: Source
+    index: int
+    batches: list[Any] = field(default_factory=list)
+    end: tuple[int, str] | None = None  # rows of the file, its content hash
+
+    @property
+    def first(self) -> int:
+        return self.batches[0].first_row if self.batches else self.end[0] if self.end else 0
+
+
+class Saver:
+    """Writes the batches of the first pass as parts, each when it is of so many bytes of input.
+
+    checkpoint  where to, and how many bytes
+    key         `checkpoint.first_pass_key` of the recipe
+    field_name  that the keeper asks for
+    whole       write what is left in the end too, however little
+    later       later(work): does the writing, here or in a thread of its own, one after the other
+    note        told once if a field's values cannot be kept
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, key: dict[str, Any], field_name: str | None, whole: bool,
+        note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._checkpoint, self._key, self._field = checkpoint, key, field_name
+        self._whole, self._note = whole, note
+        self._runs: list[_Run] = []
+        self._bytes = 0
+        self.later: Callable[..., None] = lambda work, *arguments: work(*arguments)
+
+    def add(self, source: Source, index: int, batch: Any) -> None:
+        """A batch that was read, in its order."""
+        self._run(source, index).batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= self._checkpoint.every:
+            self._write()
+
+    def cut(self) -> None:
+        """Rows that are in a part already come next: what is open does not go on behind them."""
+        if self._runs and (self._whole or self._checkpoint.written or self._checkpoint.used):
+            self._write()
+
+    def end(self, source: Source, index: int, rows: int, content_hash: str) -> None:
+        """All batches of the file were added, or are in a part."""
+        self._run(source, index).end = rows, content_hash
+
+    def drop(self, source: Source) -> None:
+        """The file turned out to be bad: nothing of it counts."""
+        self._runs = [run for run in self._runs if run.source is not source]
+
+    def finish(self) -> None:
+        """No more batches come."""
+        self.cut()
+
+    def _run(self, source: Source, index: int) -> _Run:
+        if not self._runs or self._runs[-1].source is not source:
+            self._runs.append(_Run(source, index))
+        return self._runs[-1]
+
+    def _write(self) -> None:
+        runs, self._runs, self._bytes = self._runs, [], 0
+        self._checkpoint.written += 1
+        self.later(self._write_part, runs)
+
+    def _write_part(self, runs: list[_Run]) -> None:
+        batches = [batch for run in runs for batch in run.batches]
+        stretches, errors = [], []
+        at = chunk = 0
+        for run in runs:
+            rows = chunks = text_bytes = 0
+            for batch in run.batches:
+                errors += [(at + rows + row - batch.first_row, row, reason) for row, reason in batch.errors]
+                rows += len(batch.status)
+                chunks += len(batch.refs)
+                text_bytes += batch.text_bytes
+            source, end = run.source, run.end
+            stretches.append(
+                asdict(
+                    Stretch(
+                        source.path, source.size, source.mtime_ns, run.first, rows, at, chunks, chunk, text_bytes,
+                        end is not None, end[1] if end else None,
+                    )
+                )
+            )  # fmt: skip
+            at += rows
+            chunk += chunks
+        starts = np.cumsum([0, *(len(batch.status) for batch in batches)])[:-1]
+        columns: dict[str, list[Any]] = {
+            "status": [batch.status for batch in batches],
+            "digest": [batch.digest for batch in batches],
+            "length": [batch.length for batch in batches],
+            "chars": [batch.chars for batch in batches],
+            "select": [batch.select + start for batch, start in zip(batches, starts, strict=True)],
+            "signatures": [batch.signatures for batch in batches],
+            "units": [batch.units for batch in batches],
+            "kept": [batch.kept for batch in batches],
+            "refs": [np.array(batch.refs, np.int64).reshape(-1, len(ChunkRef._fields)) for batch in batches],
+        }
+        arrays = {
+            name: np.concatenate(parts)
+            for name, parts in columns.items()
+            if parts and all(p is not None for p in parts)
+        }
+        name = None
+        if self._field is not None:
+            values = pack([value for batch in batches for value in batch.values])
+            if values is None:
+                self._note(
+                    f"values of {self._field!r} are of a type that no part holds; after a stop they are read again"
+                )
+            else:
+                name, arrays["values"] = self._field, values
+        signatures = arrays.get("signatures")
+        facts = {
+            "stretches": stretches, "errors": errors, "field": name, "batch_bytes": self._checkpoint.batch_bytes,
+            "slots": 0 if signatures is None else int(signatures.shape[1]),
+        }  # fmt: skip
+        self._checkpoint.add_part(runs[0].index, runs[0].first, self._key, facts, arrays)
