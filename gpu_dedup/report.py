@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_dedup import __version__
 from gpu_dedup.batch import MISSING
+from gpu_dedup.columns import column, integers, texts
 from gpu_dedup.errors import InputError, InternalError, disk_error, shown
 from gpu_dedup.progress import bytes_text, seconds_text
 
@@ -783,6 +784,7 @@ class RemovalLog:
         `similarity` is absent it is shared / union. Raises InternalError for an unknown column, unequal lengths, an
         unknown reason or guarantee, a required column without a value, or rows out of order.
         """
+        import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -797,18 +799,18 @@ class RemovalLog:
             if len(given) != count:
                 raise InternalError(f"column {name} has {len(given)} rows, not {count}")
             kind = self._schema.field(name).type
-            array = given if isinstance(given, (pa.Array, pa.ChunkedArray)) else pa.array(given, kind, from_pandas=True)
-            if isinstance(array, pa.ChunkedArray):
-                array = array.combine_chunks()
-            array = array.cast(kind)
+            array = column(given).cast(kind)
             if name in _INT and name != "row":
-                array = pc.if_else(pc.less(array, 0), pa.scalar(None, kind), array)
+                numbers = array.fill_null(integers(np.array([-1]))[0]) if array.null_count else array
+                plain = numbers.to_numpy()
+                array = integers(plain, plain < 0)
             arrays[name] = array
         if "similarity" not in arrays and "shared" in arrays and "union" in arrays:
-            union = pc.if_else(pc.equal(arrays["union"], 0), pa.scalar(None, pa.int64()), arrays["union"])
+            none = integers(np.zeros(1, np.int64), np.ones(1, np.bool_))[0]
+            union = pc.if_else(pc.equal(arrays["union"], integers(np.zeros(1, np.int64))[0]), none, arrays["union"])
             arrays["similarity"] = pc.divide(arrays["shared"].cast(pa.float64()), union.cast(pa.float64()))
         for name, allowed in (("reason", REASONS), ("guarantee", GUARANTEES), ("action", ("remove", "flag"))):
-            known = pc.is_in(arrays[name].drop_null(), pa.array(allowed)) if name in arrays else None
+            known = pc.is_in(arrays[name].drop_null(), texts(allowed).cast(pa.string())) if name in arrays else None
             if known is not None and not pc.all(known, min_count=0).as_py():
                 raise InternalError(f"column {name} has a value that is none of {', '.join(allowed)}")
         table = pa.Table.from_arrays(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import stat
 import sys
@@ -36,12 +37,16 @@ def _usable(folder: str) -> bool:
         return False
 
 
+_COMPILED = ("_cpu.py", "simd.py", "mix64.py", "jit.py")
+_STORED = ("normalise_tables.py", "normalise_ref.py", "unicode.py", "unicode.npz")
+
+
 def sources_digest() -> str:
-    """Eight hex digits over every source file that may be compiled into a kernel."""
+    """Eight hex digits over every source file that may be compiled into a kernel or make what `stored` stores."""
     folder = os.path.dirname(os.path.abspath(__file__))
     found = hashlib.sha256()
     for name in sorted(os.listdir(folder)):
-        if name.endswith(("_cpu.py", "simd.py", "mix64.py", "jit.py", "_tables.py")):
+        if name.endswith(_COMPILED) or name in _STORED:
             with open(os.path.join(folder, name), "rb") as file:
                 found.update(name.encode() + b"\0" + file.read())
     return found.hexdigest()[:8]
@@ -100,6 +105,34 @@ def frozen(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     view: npt.NDArray[Any] = np.ascontiguousarray(array, dtype).view()
     view.flags.writeable = False
     return view
+
+
+def stored(name: str, make: Callable[[], tuple[npt.NDArray[Any], ...]]) -> tuple[npt.NDArray[Any], ...]:
+    """What `make` returns, kept in the cache folder for the next process; made anew if that is damaged.
+
+    The name says all that it depends on beside the files of `sources_digest`.
+    """
+    path = None if CACHE_DIR is None else os.path.join(CACHE_DIR, f"{name}.bin")
+    if path is not None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+            with open(path, "rb") as file:
+                digest, content = file.read(32), file.read()
+            if hashlib.sha256(content).digest() == digest:
+                memory, found = io.BytesIO(content), []
+                while memory.tell() < len(content):
+                    found.append(np.load(memory, allow_pickle=False))
+                return tuple(found)
+    made = make()
+    if path is not None:
+        memory = io.BytesIO()
+        for array in made:
+            np.save(memory, array, allow_pickle=False)
+        temporary = f"{path}.{os.getpid()}"
+        with contextlib.suppress(OSError):
+            with open(temporary, "wb") as file:
+                file.write(hashlib.sha256(memory.getvalue()).digest() + memory.getvalue())
+            os.replace(temporary, path)
+    return made
 
 
 def is_cold() -> bool:

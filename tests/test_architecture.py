@@ -19,7 +19,14 @@ STAGES = {
     "read", "normalise", "shingle", "sketches", "bands", "collide", "hamming", "verify", "cluster", "keep", "write",
     "audit",
 }  # fmt: skip
-SERVICES = {"spool", "checkpoint", "progress", "report", "distribute"}  # used along the road, but no step of it
+SERVICES = {
+    "columns",
+    "spool",
+    "checkpoint",
+    "progress",
+    "report",
+    "distribute",
+}  # used along the road, but no step of it
 FRONT = {"__init__", "__main__", "cli", "show", "outlook", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}
 
@@ -32,11 +39,12 @@ ALLOWED = {
     "run": {"errors"},
     "batch": {"errors"},
     "backend": {"errors", "batch", "run", "kernels"},
+    "columns": {"batch"},
     "spool": {"errors", "batch"},
     "checkpoint": {"errors", "recipe", "kernels.unicode"},
     "distribute": {"errors"},  # processes and what they say; what they do is told to it
     "progress": {"errors", "batch"},
-    "report": {"errors", "batch", "recipe", "progress", "__init__"},
+    "report": {"columns", "errors", "batch", "recipe", "progress", "__init__"},
 }
 # Helpers of more than one operation; a kernel may import these and the files of its own operation.
 SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "cuda", "tape_cuda", "ranks_cuda"}

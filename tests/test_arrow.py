@@ -19,7 +19,7 @@ from gpu_dedup.read import discover, open_source
 from gpu_dedup.read.arrow import ArrowReader
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.run import Run
-from gpu_dedup.write import ArrowWriter
+from gpu_dedup.write.arrow import ArrowWriter
 
 BATCH = 4
 TEXTS = (

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 PLACE = "from gpu_dedup.kernels import jit; print(jit.CACHE_DIR)"
@@ -104,3 +105,33 @@ def test_the_digest_follows_the_sources() -> None:
 
     assert jit.sources_digest() in str(jit.choose_cache_dir())
     assert len(jit.sources_digest()) == 8
+
+
+def test_what_is_stored_is_made_once_and_anew_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_dedup.kernels import jit
+
+    made: list[int] = []
+
+    def make() -> tuple[np.ndarray, ...]:
+        made.append(1)
+        return np.arange(1000, dtype=np.uint32), np.zeros(0, np.uint8), np.array([[1, 2], [3, 4]], np.int64)
+
+    def check() -> int:
+        made.clear()
+        found = jit.stored("some", make)
+        for one, other in zip(found, make(), strict=True):
+            assert one.dtype == other.dtype
+            assert one.flags.writeable  # one type for Numba, wherever it comes from
+            np.testing.assert_array_equal(one, other)
+        return len(made) - 1
+
+    monkeypatch.setattr(jit, "CACHE_DIR", str(tmp_path))
+    assert [check(), check()] == [1, 0]
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", content[:100] + b"\1" + content[101:]):
+        path.write_bytes(damaged)
+        assert [check(), check()] == [1, 0]
+    for folder in (None, str(tmp_path / "not there")):
+        monkeypatch.setattr(jit, "CACHE_DIR", folder)
+        assert [check(), check()] == [1, 1]

@@ -27,10 +27,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_dedup.errors import InputError, InternalError, OutputError
-from gpu_dedup.write import JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode
+from gpu_dedup.write import JsonlWriter, OutputFolder, copy_file, encode
 from gpu_dedup.write import jsonl as jsonl_module
 from gpu_dedup.write import parquet as parquet_module
 from gpu_dedup.write.jsonl import BLOCK, survivors
+from gpu_dedup.write.parquet import ParquetWriter
 
 COMPRESSIONS = ("", "gz", "zst")
 

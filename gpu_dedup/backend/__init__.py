@@ -439,7 +439,7 @@ def warm(
 
 def _touch(backend: Backend, near: bool, edit: bool, audit: bool) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
-    from gpu_dedup.kernels.normalise_ref import DIGITS, LOWER, NFKC, PUNCTUATION, WHITESPACE
+    from gpu_dedup.kernels.normalise_ref import LOWER, NFKC, WHITESPACE
 
     texts = [
         b'{"text": "One small text with a few words, \\u00e9\\n"}',
@@ -452,7 +452,7 @@ def _touch(backend: Backend, near: bool, edit: bool, audit: bool) -> None:
     tape = backend.extract_jsonl(data, len(lines), ("text",), (), None).tape
     backend.valid_utf8(tape)
     backend.code_points(tape)
-    all_steps = backend.normalise(tape, NFKC | LOWER | DIGITS | PUNCTUATION | WHITESPACE)
+    all_steps = backend.normalise(tape, NFKC | LOWER | WHITESPACE)  # the default: tables that are most likely needed
     backend.digest(all_steps)
     if not near:
         return

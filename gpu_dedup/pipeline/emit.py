@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_dedup import columns
 from gpu_dedup.batch import I64, Bool
 from gpu_dedup.pipeline.outcome import (
     CHAIN,
@@ -28,7 +29,7 @@ from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import RemovalLog, id_text, utf8
-from gpu_dedup.write import ArrowWriter, JsonlWriter, OutputFolder, ParquetWriter, copy_file, encode
+from gpu_dedup.write import JsonlWriter, OutputFolder, copy_file, encode
 
 LOG_BATCH = 1 << 16
 
@@ -52,26 +53,24 @@ class Ids:
         import pyarrow as pa
 
         pairs = [id_text(value) for value in values]
-        texts = pa.array([text for text, _ in pairs], pa.large_string())
-        self._parts.append((rows, texts, pa.array([kind for _, kind in pairs], pa.string()).dictionary_encode()))
+        kinds = columns.texts([kind for _, kind in pairs]).cast(pa.string()).dictionary_encode()
+        self._parts.append((rows, columns.texts([text for text, _ in pairs]), kinds))
 
     def look_up(self, rows: I64) -> tuple[Any, Any]:
         """Arrow arrays of id and id_type; null for row -1 and for rows without a readable record."""
-        import pyarrow as pa
-
         if self._table is None:
+            import pyarrow as pa
+
             rows_met = np.concatenate([np.zeros(0, np.int64), *(r for r, _, _ in self._parts)])
             order = np.argsort(rows_met, kind="stable")
             self._rows = rows_met[order]
-            texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(
-                pa.array(order, pa.int64())
-            )
+            texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(columns.integers(order))
             kinds = pa.chunked_array([k.cast(pa.string()) for _, _, k in self._parts], pa.string())
-            self._table = texts, kinds.take(pa.array(order, pa.int64()))
+            self._table = texts, kinds.take(columns.integers(order))
         place = np.searchsorted(self._rows, rows)
         known = place < len(self._rows)
         known[known] = self._rows[place[known]] == rows[known]
-        take = pa.array(place, pa.int64(), mask=~known)
+        take = columns.integers(place, ~known)
         return self._table[0].take(take), self._table[1].take(take)
 
 
@@ -175,6 +174,8 @@ def _write_parquet(
     path: str,
     advance: Advance,
 ) -> None:
+    from gpu_dedup.write.parquet import ParquetWriter
+
     _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
     with ParquetWriter(path, facts.source.path) as writer:
         writer.copy_rows(keep, advance)
@@ -191,6 +192,7 @@ def _write_arrow(
     advance: Advance,
 ) -> None:
     from gpu_dedup.read.arrow import ArrowReader
+    from gpu_dedup.write.arrow import ArrowWriter
 
     _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
     with ArrowReader(facts.source, batch_bytes, facts.index, None) as reader:
@@ -248,9 +250,6 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
 
 def _log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64) -> dict[str, Any]:
     """Columns of removed.parquet for these global rows."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     reason = outcome.reason[rows]
     witness, linked = outcome.witness[rows], outcome.linked[rows]
     shared, union = outcome.shared[rows], outcome.union[rows]
@@ -264,43 +263,42 @@ def _log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, i
     linked_similarity[counted] = linked_shared[counted] / linked_union[counted]
     linked_similarity[(linked >= 0) & (reason != NEAR)] = 1.0  # an exact copy is linked by its head
 
-    promises = np.full(len(rows), None, object)
-    promises[reason == EXACT] = KEPT_WITNESS if recipe.keep != "none" else CHAIN
-    promises[(reason == NEAR) | (reason == EXACT_NEAR)] = guarantee(recipe)
+    promises = (None, KEPT_WITNESS if recipe.keep != "none" else CHAIN, guarantee(recipe))
+    promised = np.zeros(len(rows), np.int64)
+    promised[reason == EXACT] = 1
+    promised[(reason == NEAR) | (reason == EXACT_NEAR)] = 2
     own_id, own_type = ids.look_up(rows)
     kept_id, _ = ids.look_up(witness)
-    names = pa.array([utf8(facts.source.rel) for facts in survey.files], pa.string())
+    names = [utf8(facts.source.rel) for facts in survey.files]
     file, row = _places(survey, rows)
     kept_file, kept_row = _places(survey, witness)
     linked_file, linked_row = _places(survey, linked)
     flagged = (recipe.action == "flag") & np.isin(reason, (EXACT, NEAR, EXACT_NEAR))
     return {
-        "file": names.take(file),
+        "file": columns.named(names, file),
         "row": row,
         "id": own_id,
-        "id_type": pc.fill_null(own_type, "missing"),
-        "kept_file": names.take(kept_file),
+        "id_type": own_type.fill_null(columns.texts(["missing"]).cast(own_type.type)[0]),
+        "kept_file": columns.named(names, kept_file, witness < 0),
         "kept_row": kept_row,
         "kept_id": kept_id,
         "similarity": similarity,
         "shared": shared,
         "union": union,
-        "reason": pa.array(np.array(REASONS, object)[reason], pa.string()),
-        "guarantee": pa.array(promises, pa.string()),
-        "witness_kept": pa.array(keep[np.maximum(witness, 0)], pa.bool_(), mask=witness < 0),
-        "action": pa.array(np.where(flagged, "flag", "remove"), pa.string()),
-        "linked_file": names.take(linked_file),
+        "reason": columns.named(REASONS, reason),
+        "guarantee": columns.named(promises, promised),
+        "witness_kept": columns.flags(keep[np.maximum(witness, 0)], witness < 0),
+        "action": columns.named(("remove", "flag"), flagged),
+        "linked_file": columns.named(names, linked_file, linked < 0),
         "linked_row": linked_row,
         "linked_similarity": linked_similarity,
     }
 
 
-def _places(survey: Survey, rows: I64) -> tuple[Any, I64]:
-    """File numbers (null for row -1) and rows within the file (-1 for none) of global rows."""
-    import pyarrow as pa
-
+def _places(survey: Survey, rows: I64) -> tuple[I64, I64]:
+    """File numbers and rows within the file (-1 for none) of global rows; of row -1 the file means nothing."""
     ends = np.array([f.first + f.rows for f in survey.files], np.int64)
     firsts = np.array([f.first for f in survey.files], np.int64)
     file = np.searchsorted(ends, np.maximum(rows, 0), side="right")
-    none = rows < 0
-    return pa.array(file, pa.int64(), mask=none), np.where(none, -1, rows - firsts[np.minimum(file, len(firsts) - 1)])
+    file = np.minimum(file, len(firsts) - 1)
+    return file, np.where(rows < 0, -1, rows - firsts[file])

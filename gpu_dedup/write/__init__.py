@@ -7,20 +7,18 @@ files    a file without removals, copied as it is
 folder   temporary names, then rename; report.json last
 """
 
-from gpu_dedup.write.arrow import ArrowWriter
 from gpu_dedup.write.files import copy_file
 from gpu_dedup.write.folder import FOLDER, LOG, REPORT, OutputFolder
 from gpu_dedup.write.jsonl import JsonlWriter, encode
-from gpu_dedup.write.parquet import ParquetWriter
 
+# `write.parquet` and `write.arrow` are imported where they are needed: pyarrow takes longer to import than a small file
+# to deduplicate.
 __all__ = [
     "FOLDER",
     "LOG",
     "REPORT",
-    "ArrowWriter",
     "JsonlWriter",
     "OutputFolder",
-    "ParquetWriter",
     "copy_file",
     "encode",
 ]
