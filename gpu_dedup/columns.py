@@ -51,12 +51,26 @@ def texts(values: Sequence[str | None]) -> Any:
     """large_string[n] of Python's strings, which must be Unicode without lone surrogates; null for None."""
     import pyarrow as pa
 
-    parts = [b"" if value is None else value.encode() for value in values]
+    return _bytes([None if value is None else value.encode() for value in values], pa.large_string())
+
+
+def binary(values: Sequence[bytes | None]) -> Any:
+    """large_binary[n]; null for None."""
+    import pyarrow as pa
+
+    return _bytes(values, pa.large_binary())
+
+
+def _bytes(values: Sequence[bytes | None], kind: Any) -> Any:
+    import pyarrow as pa
+
+    absent = np.fromiter((value is None for value in values), np.bool_, len(values))
+    parts = [value or b"" for value in values]
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-    absent = np.fromiter((value is None for value in values), np.bool_, len(parts))
-    buffers = [_absent(absent), pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
-    return pa.Array.from_buffers(pa.large_string(), len(parts), buffers)
+    return pa.Array.from_buffers(
+        kind, len(parts), [_absent(absent), pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    )
 
 
 def named(names: Sequence[str | None], which: Any, absent: Bool | None = None) -> Any:

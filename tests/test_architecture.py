@@ -27,11 +27,11 @@ SERVICES = {
     "report",
     "distribute",
 }  # used along the road, but no step of it
-FRONT = {"__init__", "__main__", "cli", "show", "outlook", "demo", "doctor"}
+FRONT = {"__init__", "__main__", "cli", "show", "outlook", "texts", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}
 
 # What a stage may import of this package besides itself. kernels.mix64 and kernels.unicode are tables and integers.
-FOR_STAGES = {"errors", "recipe", "batch", "backend", "spool", "kernels.mix64", "kernels.unicode"}
+FOR_STAGES = {"errors", "recipe", "batch", "backend", "columns", "spool", "kernels.mix64", "kernels.unicode"}
 # What each of the other rooms may import.
 ALLOWED = {
     "errors": set(),
@@ -239,6 +239,11 @@ def loaded_after(statement: str) -> set[str]:
         ("from gpu_dedup import Recipe; Recipe()", {"numba", "llvmlite", "cupy", "pyarrow"}),
         ("from gpu_dedup import Run; Run()", {"numba", "llvmlite", "cupy", "pyarrow"}),
         ("from gpu_dedup import dedup", {"cupy"}),
+        ("from gpu_dedup import dedup_texts, sketch, similarity, explain", {"numba", "cupy", "pyarrow"}),
+        (
+            "from gpu_dedup import *; dedup_texts(['a', None, 'a'], Recipe(on_bad_row='skip')).to_arrow()",
+            {"pandas", "polars", "datasets", "numba", "cupy"},
+        ),
     ],
 )
 def test_imports_stay_light(statement: str, heavy: set[str]) -> None:

@@ -18,21 +18,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpu_dedup import bands
 from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm
-from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT
+from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import RecipeError, RunError, shown
 from gpu_dedup.keep import classes, order
-from gpu_dedup.pipeline.emit import Emitted, emit
+from gpu_dedup.pipeline.emit import Emitted, Ids, emit, wanted_ids
 from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
-from gpu_dedup.pipeline.outcome import REASONS, STAYS, Outcome, assemble
+from gpu_dedup.pipeline.outcome import REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.resume import Resume, Saver
@@ -57,6 +57,9 @@ from gpu_dedup.report import (
 from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget, RaggedTable, Table
 from gpu_dedup.write import OutputFolder
+
+if TYPE_CHECKING:
+    from gpu_dedup.read.memory import ColumnSource
 
 # The size of an input that is tiny in bytes is guessed by these factors; bytes say nothing of how many rows will meet.
 UNPACKED = {"gz": 8, "zst": 50, "parquet": 8, "arrow": 2}
@@ -126,37 +129,114 @@ def dedup(
         elif target is not None:
             folder = stack.enter_context(OutputFolder(target, [s.rel for s in sources], run.overwrite))
         kept = stack.enter_context(_kept_work(recipe, run, sources, folder, progress))
-        job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
-        stack.callback(job.clean)  # after the pool has let go of the tables
-        stack.enter_context(job.pool)
-        if run.work_dir is not None:
-            job.work_folder()  # one that cannot be used is found now, not when memory ends
-        with progress.stage("start"):
-            warm(backend, progress.note, recipe.method == "minhash", recipe.verify == "edit", run.audit is not None)
-        # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
-        sketcher = Sketcher.of(recipe, backend, recipe.num_perm if run.keep_work else 0)
-        first = "read, sketch" if recipe.method == "minhash" else "read, digest"
-        with progress.stage(first, sum(s.size for s in sources)) as advance:
-            survey, gpus = _survey(job, sketcher, sources, gpus, processes or 1, advance, kept)
-        _check_keeper(recipe, survey)
-        if backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
-            job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
-            with progress.stage("start"):
-                warm(job.backend, progress.note, recipe.method == "minhash", recipe.verify == "edit")
-            sketcher = replace(sketcher, backend=job.backend)
-        found = _decide(job, survey, sketcher)
-        _guard(recipe, run, survey, found.outcome)
-        audit = None if run.audit is None else _audit(job, survey, sketcher, found, run.audit)
-        groups = _Groups.of(recipe, found.outcome)
-        fingerprint = recipe.fingerprint()
+        job = _job(stack, recipe, run, backend, progress, folder)
+        done = _search(job, why, sources, gpus, processes or 1, kept)
+        survey, outcome = done.survey, done.found.outcome
+        groups = _Groups.of(recipe, outcome)
         emitted = emit(
-            survey, sketcher, job.pool, run.batch_bytes, found.outcome, folder, progress, fingerprint, groups.rows
-        )
-        report = _report(job, why, gpus, survey, found, audit, groups, emitted, started, target)
+            survey, done.sketcher, job.pool, run.batch_bytes, outcome, folder, progress, recipe.fingerprint(),
+            groups.rows,
+        )  # fmt: skip
+        report = _report(job, done, groups, emitted, started, target)
         report.warnings += _left_out(passed_over)
         if folder is not None:
             folder.commit(report)
     return report
+
+
+@dataclass(frozen=True)
+class Deduped:
+    """What is known of every row of a column.
+
+    recipe   settled
+    kept     bool[n]: rows that stay
+    ids      of the rows that go, that are flagged, and of their witnesses
+    """
+
+    recipe: Recipe
+    report: Report
+    survey: Survey
+    outcome: Outcome
+    kept: Bool
+    ids: Ids
+
+
+def dedup_column(
+    source: ColumnSource, recipe: Recipe, run: Run, ids: Callable[[I64], list[Any]], progress: Progress | None = None
+) -> Deduped:
+    """Find duplicates among texts in memory, on the road of files up to where these are written.
+
+    source  see `read.memory.column_source`
+    ids     ids of the rows that are asked for (ascending)
+    Raises as `dedup` does.
+    """
+    started = time.time()
+    recipe = settle(recipe)
+    progress = progress or Progress(run.progress)
+    if run.audit is not None:
+        check_audit(recipe)
+    backend, why = choose_backend(run, source.size)
+    with contextlib.ExitStack() as stack:
+        job = _job(stack, recipe, run, backend, progress, None)
+        done = _search(job, why, [source], count_gpus(run, backend, 1, source.size), 1)
+        survey, outcome = done.survey, done.found.outcome
+        groups = _Groups.of(recipe, outcome)
+        kept = keep_mask(recipe, survey.status, outcome)
+        known = Ids(wanted_ids(outcome, groups.rows))
+        known.add(known.wanted, ids(known.wanted))
+        for facts in survey.files:  # until now its size was a guess
+            facts.source = replace(facts.source, size=survey.text_bytes)
+        report = _report(job, done, groups, Emitted([int(np.count_nonzero(kept))], kept, known), started, None)
+    return Deduped(recipe, report, survey, outcome, kept, known)
+
+
+def _job(
+    stack: contextlib.ExitStack, recipe: Recipe, run: Run, backend: Backend, progress: Progress,
+    folder: OutputFolder | None,
+) -> _Job:  # fmt: skip
+    """What all stages share; it goes with the stack."""
+    job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
+    stack.callback(job.clean)  # after the pool has let go of the tables
+    stack.enter_context(job.pool)
+    if run.work_dir is not None:
+        job.work_folder()  # one that cannot be used is found now, not when memory ends
+    return job
+
+
+@dataclass
+class _Searched:
+    """The road up to the outcome of every row. gpus: that took part; why: the reason for the backend, in words."""
+
+    sketcher: Sketcher
+    survey: Survey
+    found: _Found
+    audit: Audit | None
+    gpus: int
+    why: str
+
+
+def _search(
+    job: _Job, why: str, sources: list[Source], gpus: int, processes: int, kept: Checkpoint | None = None
+) -> _Searched:
+    """First pass, decisions, guard and audit. The backend of the job may be another one afterwards."""
+    recipe, run, progress = job.recipe, job.run, job.progress
+    near, edit = recipe.method == "minhash", recipe.verify == "edit"
+    with progress.stage("start"):
+        warm(job.backend, progress.note, near, edit, run.audit is not None)
+    # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
+    sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0)
+    with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
+        survey, gpus = _survey(job, sketcher, sources, gpus, processes, advance, kept)
+    _check_keeper(recipe, survey)
+    if job.backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
+        job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
+        with progress.stage("start"):
+            warm(job.backend, progress.note, near, edit)
+        sketcher = replace(sketcher, backend=job.backend)
+    found = _decide(job, survey, sketcher)
+    _guard(recipe, run, survey, found.outcome)
+    audit = None if run.audit is None else _audit(job, survey, sketcher, found, run.audit)
+    return _Searched(sketcher, survey, found, audit, gpus, why)
 
 
 def _survey(
@@ -249,7 +329,6 @@ class _Job:
         self.progress = progress
         self.budget = budget
         self._folder = folder
-        self.writes = folder is not None
         self._work: str | None = None
         self._tables: list[Table | RaggedTable] = []
 
@@ -412,18 +491,10 @@ class _Groups:
 
 
 def _report(
-    job: _Job,
-    why: str,
-    gpus: int,
-    survey: Survey,
-    found: _Found,
-    audit: Audit | None,
-    groups: _Groups,
-    emitted: Emitted,
-    started: float,
-    target: str | None,
+    job: _Job, done: _Searched, groups: _Groups, emitted: Emitted, started: float, target: str | None
 ) -> Report:
-    recipe, outcome = job.recipe, found.outcome
+    recipe, survey, found = job.recipe, done.survey, done.found
+    outcome = found.outcome
     report = Report(recipe=recipe.as_dict(), fingerprint=recipe.fingerprint())
     for facts, kept in zip(survey.files, emitted.kept_by_file, strict=True):
         source = facts.source
@@ -452,7 +523,7 @@ def _report(
         counts.flagged_by_reason[reason] = int(np.count_nonzero(mine & emitted.kept_mask))
     counts.flagged = sum(counts.flagged_by_reason.values())
     report.groups = groups.count
-    texts, _ = emitted.ids.look_up(groups.rows) if job.writes else ([None] * len(groups.rows), None)
+    texts, _ = emitted.ids.look_up(groups.rows) if emitted.ids is not None else ([None] * len(groups.rows), None)
     for row, size, text in zip(groups.rows, groups.sizes, texts, strict=True):
         facts, local = survey.place(int(row))
         report.largest_groups.append(Group(facts.source.rel, local, getattr(text, "as_py", lambda: None)(), int(size)))
@@ -467,7 +538,7 @@ def _report(
         report.machine.work = {"verify_parts": int(stats.pop("parts"))}
         weakest = stats.pop("weakest")
         report.verification = Verification(**stats, weakest=None if weakest is None else [int(n) for n in weakest])
-    report.audit = audit
+    report.audit = done.audit
     report.bytes_read = sum(f.source.size for f in survey.files if f.problem is None)
     report.text_bytes = survey.text_bytes
     report.check()
@@ -475,8 +546,8 @@ def _report(
     machine.start()
     machine.started = datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     machine.output = target or ""
-    machine.backend, machine.backend_why = job.backend.name, why
-    machine.gpus, machine.threads, machine.memory = gpus, job.run.thread_count, job.run.memory_bytes
+    machine.backend, machine.backend_why = job.backend.name, done.why
+    machine.gpus, machine.threads, machine.memory = done.gpus, job.run.thread_count, job.run.memory_bytes
     machine.spilled = job.spilled
     machine.dry_run = job.run.dry_run
     machine.notes = list(job.progress.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,14 @@ class Emitted:
 
     kept_by_file: list[int]
     kept_mask: Bool
-    ids: Ids = field(default_factory=lambda: Ids(np.zeros(0, np.int64)))
+    ids: Ids | None = None  # of rows in the log, their witnesses and the groups; None where nothing is written
+
+
+def wanted_ids(outcome: Outcome, groups: I64) -> I64:
+    """Global rows whose ids the log and the report want, ascending."""
+    logged = np.flatnonzero(outcome.reason != STAYS)
+    wanted = np.unique(np.concatenate([logged, outcome.witness[logged], outcome.linked[logged], groups]))
+    return wanted[wanted >= 0]
 
 
 def emit(
@@ -104,8 +111,7 @@ def emit(
     if folder is None:
         return Emitted(kept_by_file, keep)
     logged = np.flatnonzero(outcome.reason != STAYS)
-    wanted = np.unique(np.concatenate([logged, outcome.witness[logged], outcome.linked[logged], groups]))
-    ids = Ids(wanted[wanted >= 0])
+    ids = Ids(wanted_ids(outcome, groups))
     with progress.stage("write", sum(f.source.size for f in survey.files if f.problem is None)) as advance:
         for facts in survey.files:
             if facts.problem is not None or (
@@ -128,7 +134,7 @@ def emit(
                     _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
     with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
         for start in range(0, len(logged), LOG_BATCH):
-            log.append(_log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
+            log.append(log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
     return Emitted(kept_by_file, keep, ids)
 
 
@@ -248,7 +254,7 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
     return local + facts.first + chunk.first_row, [values[i] for i in local]
 
 
-def _log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64) -> dict[str, Any]:
+def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64) -> dict[str, Any]:
     """Columns of removed.parquet for these global rows."""
     reason = outcome.reason[rows]
     witness, linked = outcome.witness[rows], outcome.linked[rows]

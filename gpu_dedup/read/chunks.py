@@ -102,8 +102,11 @@ class Reader(ABC):
         """
 
     @abstractmethod
-    def content_hash(self) -> str:
-        """XXH3-64 of all bytes of the file, 16 hex digits. JSONL: known once the iteration has come to its end."""
+    def content_hash(self) -> str | None:
+        """XXH3-64 of all bytes of the file, 16 hex digits. JSONL: known once the iteration has come to its end.
+
+        None for what is no file.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Source:
 
     path         absolute
     rel          path under the common parent of all inputs: its place in the output
-    format       'jsonl' | 'parquet' | 'arrow'
+    format       'jsonl' | 'parquet' | 'arrow'; 'memory' for a column that is no file (memory.py)
     compression  '' | 'gz' | 'zst'
     size         bytes, and mtime_ns, when it was discovered: a file that differs later is refused
     """

@@ -34,6 +34,11 @@ def open_source(
     Raises InputError if the file is not as it was discovered, is no Parquet or Arrow file that can be read, or has
     several columns of a name in `columns` or `later`.
     """
+    if source.format == "memory":
+        from gpu_dedup.read.memory import ColumnReader, ColumnSource
+
+        assert isinstance(source, ColumnSource)
+        return ColumnReader(source, batch_bytes, file_index)
     if source.format == "parquet":
         from gpu_dedup.read.parquet import ParquetReader
 
