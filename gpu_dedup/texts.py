@@ -68,6 +68,7 @@ class Result:
     pairs: Pairs
     recipe: Recipe
     report: Report
+    _rows: I64  # of the log
     _log: Any
     _ids: Any
 
@@ -93,7 +94,7 @@ class Result:
         import pyarrow as pa
 
         n = len(self)
-        at = self._log["row"].to_numpy()
+        at = self._rows
         out: dict[str, Any] = {"row": columns.integers(np.arange(n, dtype=np.int64))}
         if self._ids is not None:
             out["id"] = _as_arrow(self._ids)
@@ -182,7 +183,7 @@ def dedup_texts(
     keep[: len(done.kept)] = done.kept
     return Result(
         keep, _clusters(done.recipe, outcome.witness, n), _pairs(outcome, log, logged), done.recipe, done.report,
-        _table(log), ids,
+        logged, _table(log), ids,
     )  # fmt: skip
 
 

@@ -221,7 +221,11 @@ class ColumnChunk(Chunk):
 
 
 def _valid(array: Any) -> Bool:
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    there = array.is_valid()  # bits, taken apart here: `to_numpy` imports pandas
+    bits = np.unpackbits(np.frombuffer(there.buffers()[1], np.uint8), bitorder="little")
+    return bits[there.offset : there.offset + len(there)].astype(np.bool_)
 
 
 def _why_not_utf8(text: bytes) -> str:
