@@ -314,7 +314,10 @@ def test_imports_stay_light() -> None:
 def test_public_names() -> None:
     import gpu_dedup
 
-    assert sorted(gpu_dedup.__all__) == ["Recipe", "Report", "Run", "__version__", "dedup"]
+    assert sorted(gpu_dedup.__all__) == [
+        "Explanation", "Pairs", "Recipe", "Report", "Result", "Run", "Similarity", "__version__", "dedup",
+        "dedup_texts", "explain", "similarity", "sketch",
+    ]  # fmt: skip
     for name in gpu_dedup.__all__:
         assert getattr(gpu_dedup, name) is not None
         assert name in dir(gpu_dedup)
