@@ -4,9 +4,11 @@ Steps run in this order, in whatever order they are named; Unicode is of one fix
 
 | step          | what becomes of the text                                                                      |
 | ------------- | --------------------------------------------------------------------------------------------- |
+| `html`        | each tag becomes one blank, `script` and `style` with their bodies; `&eacute;` becomes `é`    |
 | `nfc`         | Normalization Form C: a letter with its accent is one code point, however it was typed        |
 | `nfkc`        | Normalization Form KC: full-width, ligature, superscript and other variants become plain, too |
 | `lower`       | full case folding (`ß` becomes `ss`); then the same form again, because folding can undo it   |
+| `accents`     | U+0300 to U+036F go, alone or as part of a letter (`é` becomes `e`); the rest in Form C       |
 | `digits`      | each decimal digit of any script becomes `0`                                                  |
 | `punctuation` | each punctuation mark or symbol becomes one blank                                             |
 | `whitespace`  | each run of white space becomes one blank; none at either end                                 |
@@ -20,13 +22,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_dedup.errors import RecipeError
-from gpu_dedup.kernels.normalise_ref import DIGITS, LOWER, NFC, NFKC, NOSPACE, PUNCTUATION, WHITESPACE
+from gpu_dedup.kernels.normalise_ref import ACCENTS, DIGITS, HTML, LOWER, NFC, NFKC, NOSPACE, PUNCTUATION, WHITESPACE
 from gpu_dedup.recipe import NORMALIZE_STEPS
 
 BITS = {
+    "html": HTML,
     "nfc": NFC,
     "nfkc": NFKC,
     "lower": LOWER,
+    "accents": ACCENTS,
     "digits": DIGITS,
     "punctuation": PUNCTUATION,
     "whitespace": WHITESPACE,

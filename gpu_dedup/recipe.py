@@ -22,8 +22,8 @@ PPM = 1_000_000  # thresholds are whole millionths: everything that decides is a
 DEFINITIONS = 1
 
 METHODS = ("minhash", "exact")
-# The order of the steps is fixed; a recipe says which of them are on. `html` and `accents` have their places in it.
-NORMALIZE_STEPS = ("nfc", "nfkc", "lower", "digits", "punctuation", "whitespace", "nospace")
+# The order of the steps is fixed; a recipe says which of them are on.
+NORMALIZE_STEPS = ("html", "nfc", "nfkc", "lower", "accents", "digits", "punctuation", "whitespace", "nospace")
 UNITS = ("token", "word", "char", "byte", "code")
 VERIFY = ("exact", "edit", "signature", "none")
 CLUSTER = ("representative", "connected")

@@ -8,6 +8,8 @@ Three roads, from one to the next within a document:
     clusters  a code point with others that join it (see normalise_tables): taken apart, ordered, composed, folded, and
               composed again, unless all of them are quick
 
+ACCENTS takes a second round where there is a form or a folding before it.
+
 The output buffer holds ROOM spare bytes at each step. Where it is too short the core stops at the start of the
 document, and the caller goes on from there with a larger one.
 """
@@ -25,10 +27,13 @@ from numba.extending import intrinsic
 
 from gpu_dedup.kernels.jit import frozen, inline, jit, stored
 from gpu_dedup.kernels.normalise_ref import (
+    ACCENTS,
     DIGITS,
     L_BASE,
     L_COUNT,
     LOWER,
+    NFC,
+    NFKC,
     NOSPACE,
     PAD,
     PUNCTUATION,
@@ -478,6 +483,11 @@ def normalise(
     blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], steps: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Normalise n documents; contract as normalise_ref.normalise."""
+    shaping = steps & (NFC | NFKC | LOWER)
+    if steps & ACCENTS and shaping:  # a round of its own, with tables of its own: forms and folding come before
+        check_steps(steps)
+        blob, offsets = normalise(blob, offsets, shaping)
+        steps -= shaping
     book, strings = _tables(steps)
     total = int(offsets[-1]) - int(offsets[0])
     ends = np.zeros(len(offsets), np.int64)

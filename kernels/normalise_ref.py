@@ -4,11 +4,11 @@
 are both on, the form is applied once more after the folding.
 
     bit          step         what becomes of the text
-    HTML         html         reserved: tags and entities, before all else
+    HTML         html         tags out, character references in: another kernel's, before this one (html_ref)
     NFC          nfc          Normalization Form C
     NFKC         nfkc         Normalization Form KC
     LOWER        lower        full case folding (CaseFolding.txt, status C and F), then the same form again
-    ACCENTS      accents      reserved: U+0300 to U+036F dropped
+    ACCENTS      accents      Normalization Form D, U+0300 to U+036F dropped (no other mark), Form C
     DIGITS       digits       each code point of category Nd becomes 0
     PUNCTUATION  punctuation  each code point of category P* or S* becomes one blank (U+0020)
     WHITESPACE   whitespace   runs of White_Space become one blank; none at either end
@@ -40,7 +40,7 @@ PUNCTUATION = 64
 WHITESPACE = 128
 NOSPACE = 256
 
-SUPPORTED = NFC | NFKC | LOWER | DIGITS | PUNCTUATION | WHITESPACE | NOSPACE
+SUPPORTED = NFC | NFKC | LOWER | ACCENTS | DIGITS | PUNCTUATION | WHITESPACE | NOSPACE
 
 PAD = 64  # spare bytes after the texts, so that kernels may read 64 bytes at a time
 
@@ -48,6 +48,8 @@ PAD = 64  # spare bytes after the texts, so that kernels may read 64 bytes at a 
 S_BASE, L_BASE, V_BASE, T_BASE = 0xAC00, 0x1100, 0x1161, 0x11A7
 L_COUNT, V_COUNT, T_COUNT = 19, 21, 28
 S_COUNT = L_COUNT * V_COUNT * T_COUNT
+ACCENT_MARKS = range(0x300, 0x370)  # what ACCENTS drops
+
 VOWELS = range(V_BASE, V_BASE + V_COUNT)
 TAILS = range(T_BASE + 1, T_BASE + T_COUNT)
 
@@ -194,6 +196,16 @@ def form(text: str, compatibility: bool) -> str:
     return tables.cluster.sub(lambda cluster: composed(cluster[0], tables.ccc, tables.pair), text)
 
 
+@cache
+def _accents() -> re.Pattern[str]:
+    return re.compile(charset(ACCENT_MARKS) + "+")
+
+
+def without_accents(text: str) -> str:
+    """Form D, the accents dropped, Form C. (The order of the other marks is Form C's work either way.)"""
+    return form(_accents().sub("", form_tables(False).decompose(text)), False)
+
+
 def letters(text: str, steps: int) -> str:
     """The steps up to and without white space: those that work on code points."""
     shaped = bool(steps & (NFC | NFKC))
@@ -203,6 +215,8 @@ def letters(text: str, steps: int) -> str:
         text = folding()(text)
         if shaped:
             text = form(text, bool(steps & NFKC))
+    if steps & ACCENTS and not text.isascii():
+        text = without_accents(text)
     if steps & DIGITS:
         text = _any(DIGIT).sub("0", text)
     if steps & PUNCTUATION:

@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_dedup.kernels.normalise_ref import (
+    ACCENT_MARKS,
+    ACCENTS,
     DIGITS,
     LOWER,
     NFC,
@@ -74,7 +76,8 @@ class Tables(NamedTuple):
     STARTS            string k is strings[STARTS[k]:STARTS[k + 1]]
     RECORD1, RECORD2  row of RECORDS; row 0: class 0, no mapping
     RECORDS           rows of 8 words: bits of a code point in work above its own 21 | decomposition from, to | folding
-                      from, to (places in DATA; from = to: none) | 0 0 0. Hangul syllables are left to arithmetic
+                      from, to (places in DATA; from = to: none, from > to: it becomes nothing) | 0 0 0. Hangul
+                      syllables are left to arithmetic
     DATA              decompositions as code points in work, foldings as plain code points
     PAIRS             1 << HASH_BITS rows of 4 words: first, second, primary composite, 0; all 0 where empty. The place
                       of a pair is (first << 21 | second) * HASH_FACTOR modulo 2**64 >> (64 - HASH_BITS), and on by one
@@ -103,14 +106,25 @@ def _classes() -> npt.NDArray[np.uint8]:
 
 
 class _Shape:
-    """What a form and the folding do to single code points."""
+    """What a form and the folding do to single code points.
+
+    ACCENTS is Form C over decompositions that lack the accents; it goes with no other form and no folding here.
+    """
 
     def __init__(self, steps: int) -> None:
-        self.shaped = bool(steps & (NFC | NFKC))
+        if steps & ACCENTS and steps & (NFC | NFKC | LOWER):
+            raise ValueError("accents are dropped in a round of their own, after forms and folding")
+        self.dropped = set(map(chr, ACCENT_MARKS)) if steps & ACCENTS else set()
+        self.shaped = bool(steps & (NFC | NFKC | ACCENTS))
         self.lower = bool(steps & LOWER)
         form = form_tables(bool(steps & NFKC))
         self.ccc, self.pair = form.ccc, form.pair
         self.decomposition = form.decompose.table if self.shaped else {}
+        if self.dropped:
+            without = str.maketrans(dict.fromkeys(self.dropped))
+            self.decomposition = {char: text.translate(without) for char, text in self.decomposition.items()}
+            self.decomposition |= dict.fromkeys(self.dropped, "")
+            self.pair = {both: char for both, char in self.pair.items() if both[1] not in self.dropped}
         self.fold = folding().table if self.lower else {}
         self.seconds = {key[1] for key in self.pair} | {chr(c) for c in (*VOWELS, *TAILS)} if self.shaped else set()
         # A starter is no place to cut if it, or a composite that begins with it, folds into something that joins.
@@ -125,13 +139,19 @@ class _Shape:
         return {ord(char) for char in known if not S_BASE <= ord(char) < S_BASE + S_COUNT}
 
     def _first(self, char: str) -> str:
-        return self.decomposition.get(char, char)[0]
+        """What a decomposition begins with; an accent that is dropped stands for itself."""
+        return (self.decomposition.get(char, char) or char)[0]
 
     def starts(self, char: str) -> bool:
         if not self.shaped:
             return True
         first = self._first(char)
-        return first not in self.ccc and first not in self.seconds and first not in self.unsafe
+        return (
+            first not in self.dropped
+            and first not in self.ccc
+            and first not in self.seconds
+            and first not in self.unsafe
+        )
 
     def formed(self, char: str) -> str:
         found = self.decomposition.get(char)
@@ -191,6 +211,10 @@ def _pairs(pair: dict[str, str]) -> npt.NDArray[np.uint32]:
 def _records(steps: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Row of every code point, the rows, and the data they point to."""
     shape = _Shape(steps)
+    none = (
+        1,
+        0,
+    )  # a decomposition into nothing: its end before its beginning, because equal ends mean that it has none
 
     def work(char: str) -> int:
         return shape.ccc.get(char, 0) << 24 | (SECOND if char in shape.seconds else 0) | ord(char)
@@ -206,7 +230,8 @@ def _records(steps: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]
         data += [ord(c) for c in shape.fold.get(char, "")]
         places.append(len(data))
         numbers[code] = len(rows)
-        rows.append((work(char) ^ code, places[0], places[1], places[1], places[2], 0, 0, 0))
+        apart = none if char in shape.dropped else (places[0], places[1])
+        rows.append((work(char) ^ code, *apart, places[1], places[2], 0, 0, 0))
     return numbers, np.array(rows, np.uint32), np.array(data or [0], np.uint32)
 
 
@@ -214,7 +239,7 @@ def _records(steps: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]
 def tables(steps: int) -> Tables:
     """The tables of a set of steps, made at the first call (some tens of milliseconds).
 
-    Raises ValueError as normalise_ref.check_steps does.
+    Raises ValueError as normalise_ref.check_steps does, and for ACCENTS beside a form or LOWER.
     """
     check_steps(steps)
     entries, strings = _entries(steps)
@@ -222,7 +247,7 @@ def tables(steps: int) -> Tables:
     if longest > LONGEST:
         raise AssertionError(f"a code point becomes {longest} bytes; kernels leave room for {LONGEST}")
     starts = np.cumsum([0] + [len(text) for text in strings])
-    numbers, records, data = _records(steps & (NFC | NFKC | LOWER))
+    numbers, records, data = _records(steps & (NFC | NFKC | LOWER | ACCENTS))
     stage1, stage2 = class_table()
     classes = np.full(0x200000 >> SHIFT, stage1[-1], np.uint16)
     classes[: len(stage1)] = stage1
@@ -232,7 +257,7 @@ def tables(steps: int) -> Tables:
         *_two_stage(numbers),
         records,
         data,
-        _pairs(form_tables(bool(steps & NFKC)).pair),
+        _pairs(_Shape(steps).pair),
     ]
     parts += [classes, stage2]
     places = np.cumsum([len(parts)] + [part.size for part in parts])

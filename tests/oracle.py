@@ -9,6 +9,7 @@ bands.
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections import Counter, defaultdict
@@ -105,8 +106,58 @@ def split(text: str) -> list[str]:
     return [word for word in "".join(" " if ord(char) in WHITE_SPACE else char for char in text).split(" ") if word]
 
 
+def plain(text: str) -> str:
+    """HTML to text: one walk over the characters, html.unescape for what is between tags."""
+    white = "\t\n\f\r "
+
+    def tag(at: int) -> int:
+        """Behind the tag at text[at], -1 if it never ends."""
+        state = "inside"
+        for place in range(at + 2, len(text)):
+            char = text[place]
+            if state in ('"', "'"):
+                state = "inside" if char == state else state
+            elif char == ">":
+                return place + 1
+            elif char == "=" or (char in white and state == "value"):
+                state = "value"
+            elif char in "\"'" and state == "value":
+                state = char
+            else:
+                state = "inside"
+        return -1
+
+    def named(at: int, name: str) -> bool:
+        end = at + len(name)
+        return text[at:end].lower() == name and text[at:end].isascii() and text[end : end + 1] in [*white, "/", ">"]
+
+    out, run, at = [], [], 0
+    while at < len(text):
+        end = -1
+        after = text[at + 1 : at + 2]
+        if text.startswith("<!--", at):
+            found = text.find("-->", at + 2)
+            end = found + 3 if found >= 0 else -1
+        elif text[at] == "<" and after and (after in "/!?" or (after.isascii() and after.isalpha())):
+            end = tag(at)
+            for name in ("script", "style"):
+                if end >= 0 and named(at + 1, name):
+                    closing = [k for k in range(end, len(text)) if text[k : k + 2] == "</" and named(k + 2, name)]
+                    last = text.find(">", closing[0]) if closing else -1
+                    end = last + 1 if last >= 0 else end
+        if end < 0:
+            run.append(text[at])
+            at += 1
+        else:
+            out += [html.unescape("".join(run)), " "]
+            run, at = [], end
+    return "".join(out) + html.unescape("".join(run))
+
+
 def normalise(text: str, steps: Iterable[str] = ("nfkc", "lower", "whitespace")) -> str:
     steps = set(steps)
+    if "html" in steps:
+        text = plain(text)
     if text.isascii():
         forms = []
     else:
@@ -117,6 +168,8 @@ def normalise(text: str, steps: Iterable[str] = ("nfkc", "lower", "whitespace"))
         text = text.lower() if text.isascii() else casefold(text)
         for form in forms:
             text = _form(form, text)
+    if "accents" in steps and not text.isascii():
+        text = _form("NFC", "".join(char for char in _form("NFD", text) if not 0x300 <= ord(char) <= 0x36F))
     if "digits" in steps:
         text = "".join("0" if category(char) == "Nd" else char for char in text)
     if "punctuation" in steps:

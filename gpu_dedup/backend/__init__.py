@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
-    "jsonl", "utf8", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit", "sweep",
-    "components", "audit", "simhash", "hamming",
+    "jsonl", "utf8", "html", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit",
+    "sweep", "components", "audit", "simhash", "hamming",
 )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ class HostBackend:
 
     def __init__(self, name: str, suffix: str) -> None:
         self.name = name
-        self.warmed: set[tuple[bool, bool, bool]] = set()  # what `warm` has compiled
+        self.warmed: set[tuple[bool, ...]] = set()  # what `warm` has compiled
         self.kernels: dict[str, Any] = {
             stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
         }
@@ -227,7 +227,12 @@ class HostBackend:
         return out
 
     def normalise(self, tape: Tape, steps: int) -> Tape:
-        return Tape(*self.kernels["normalise"].normalise(tape.blob, tape.offsets, steps))
+        from gpu_dedup.kernels.normalise_ref import HTML
+
+        blob, offsets = tape.blob, tape.offsets
+        if steps & HTML:
+            blob, offsets = self.kernels["html"].plain(blob, offsets)
+        return Tape(*self.kernels["normalise"].normalise(blob, offsets, steps & ~HTML))
 
     def decode(self, tape: Tape) -> tuple[U32, I64]:
         points, offsets = self.kernels["utf8"].decode(tape.blob, tape.offsets)
@@ -397,13 +402,19 @@ def count_gpus(run: Run, backend: Backend, files: int, input_bytes: int) -> int:
 
 
 def warm(
-    backend: Backend, note: Callable[[str], None], near: bool = True, edit: bool = False, audit: bool = False
+    backend: Backend,
+    note: Callable[[str], None],
+    near: bool = True,
+    edit: bool = False,
+    audit: bool = False,
+    html: bool = False,
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
     near   also those of sketches, collisions and verification
     edit   also those of Levenshtein similarity
     audit  also those of the audit
+    html   also that of the normaliser's step html
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -418,7 +429,7 @@ def warm(
             return
         backend.note = note
         warmed = backend.warmed
-    if (near, edit, audit) in warmed:
+    if (near, edit, audit, html) in warmed:
         return
     from gpu_dedup.kernels import jit
 
@@ -427,19 +438,19 @@ def warm(
 
     def touch() -> RunError | None:
         try:
-            _touch(backend, near, edit, audit)
+            _touch(backend, near, edit, audit, html)
         except RunError as error:  # a GPU's fault says nothing of the cache
             return error
         return None
 
     if failed := jit.guarded(touch):
         raise failed
-    warmed.add((near, edit, audit))
+    warmed.add((near, edit, audit, html))
 
 
-def _touch(backend: Backend, near: bool, edit: bool, audit: bool) -> None:
+def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
-    from gpu_dedup.kernels.normalise_ref import LOWER, NFKC, WHITESPACE
+    from gpu_dedup.kernels.normalise_ref import HTML, LOWER, NFKC, WHITESPACE
 
     texts = [
         b'{"text": "One small text with a few words, \\u00e9\\n"}',
@@ -454,6 +465,8 @@ def _touch(backend: Backend, near: bool, edit: bool, audit: bool) -> None:
     backend.code_points(tape)
     all_steps = backend.normalise(tape, NFKC | LOWER | WHITESPACE)  # the default: tables that are most likely needed
     backend.digest(all_steps)
+    if html:
+        backend.normalise(Tape.of(["a<b>&amp;"]), HTML)
     if not near:
         return
     everyone = np.arange(len(tape), dtype=np.int64)

@@ -116,7 +116,7 @@ class CudaBackend:
         """cupy: the module. found: a device that has passed `cuda_device.check`."""
         self.facts = found
         self.host = host_backend("numba")
-        self.warmed: set[tuple[bool, bool, bool]] = set()
+        self.warmed: set[tuple[bool, ...]] = set()
         self.note: Callable[[str], None] = lambda text: None
         self._cupy = cupy
         self._lock = threading.RLock()

@@ -222,7 +222,7 @@ def _search(
     recipe, run, progress = job.recipe, job.run, job.progress
     near, edit = recipe.method == "minhash", recipe.verify == "edit"
     with progress.stage("start"):
-        warm(job.backend, progress.note, near, edit, run.audit is not None)
+        warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps)
     # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
     sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
@@ -231,7 +231,7 @@ def _search(
     if job.backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
-            warm(job.backend, progress.note, near, edit)
+            warm(job.backend, progress.note, near, edit, html="html" in recipe.steps)
         sketcher = replace(sketcher, backend=job.backend)
     found = _decide(job, survey, sketcher)
     _guard(recipe, run, survey, found.outcome)
