@@ -533,6 +533,14 @@ def recount(removed: str, kept: str, recipe: Recipe) -> tuple[int, int] | None:
     return result.shared, result.union
 
 
+def plain(text: str) -> str:
+    """What the normaliser's step html leaves of a text."""
+    from gpu_dedup.backend import host_backend
+    from gpu_dedup.normalise import step_bits
+
+    return host_backend("numpy").normalise(Tape.of([text]), step_bits(["html"])).to_list()[0]
+
+
 def _keys(left: str, right: str, recipe: Recipe) -> tuple[list[Any], list[Any]]:
     """What the normaliser makes of each token: what it does not tell apart is not marked as different."""
     from gpu_dedup.backend import host_backend
@@ -540,7 +548,8 @@ def _keys(left: str, right: str, recipe: Recipe) -> tuple[list[Any], list[Any]]:
 
     sides = [tokens(left), tokens(right)]
     different = sorted(set(sides[0]) | set(sides[1]))
-    tape = host_backend("numpy").normalise(Tape.of(different), step_bits(recipe.steps))
+    steps = [step for step in recipe.steps if step != "html"]  # done before: it looks at more than single tokens
+    tape = host_backend("numpy").normalise(Tape.of(different), step_bits(steps))
     key = {token: tape[i] for i, token in enumerate(different)}
     return [key[token] for token in sides[0]], [key[token] for token in sides[1]]
 
@@ -598,6 +607,9 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
     yield from _doubts(removal, left.text, right.text, recipe)
     yield rule
     one, other = left.text[:_LONGEST], right.text[:_LONGEST]
+    if "html" in recipe.steps:
+        yield "(as the step html leaves them: without tags, references decoded)"
+        one, other = (plain(text) for text in (one, other))
     if not full and {"whitespace", "nospace"} & set(recipe.steps):
         one, other = reflow(one), reflow(other)
     yield from side_by_side(tidy(spans(one, other, _keys(one, other, recipe))), width, style, full, most)

@@ -42,7 +42,8 @@ def _find(src: U8, i: int, end: int) -> int:
     while i < end and i + 64 <= size:
         hit = mask_eq(src, i, np.uint8(LT)) | mask_eq(src, i, np.uint8(AMP))
         if hit != np.uint64(0):
-            return min(i + ctz64(hit), end)
+            found: int = min(i + ctz64(hit), end)
+            return found
         i += 64
     while i < end and src[i] != LT and src[i] != AMP:
         i += 1
