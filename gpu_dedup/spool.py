@@ -42,6 +42,7 @@ _OTHER = "another folder with --work-dir"
 
 Array = npt.NDArray[Any]
 
+HUGE = 16 << 20  # a larger table asks for pages of 2 MiB: a fault on each 4 KiB costs more than filling it
 WRITE_BUFFER = 1 << 20  # bytes gathered before a write
 READ_GAP = 16 << 10  # rows closer than this are fetched by one read: a read costs about as much as copying the gap
 READ_SPAN = 4 << 20  # and no read is longer
@@ -160,6 +161,9 @@ class Table:
             self._memory = mmap.mmap(-1, max(size, 1 << 16), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         elif size > len(self._memory):
             self._memory.resize(max(size, len(self._memory) + (len(self._memory) >> 2)))
+        if len(self._memory) >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
 
     def _spill(self) -> _File:
         """Move what is in memory to a new file, and give the memory back."""
@@ -290,6 +294,11 @@ class RaggedTable:
         """No more documents come; from here on the table can be read."""
         self._items.finish()
         self._ends.finish()
+
+    def whole(self) -> tuple[Array, I64] | None:
+        """All items, without a copy, and offsets int64[n + 1]; None if they are on disk."""
+        items, ends = self._items.array, self._ends.array
+        return None if items is None or ends is None else (items, np.concatenate([np.zeros(1, np.int64), ends]))
 
     def lengths(self) -> I64:
         """int64[n]: items of each document."""

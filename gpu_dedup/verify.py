@@ -52,6 +52,21 @@ class ItemSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Whole:
+    """All items that verification may ask for, in memory.
+
+    items, offsets int64[n + 1]   as `ItemSource.load` gives them, of n heads in any order
+    place int64[m]                head -> its number among them
+    heads int64[n]                number -> head
+    """
+
+    items: Any
+    offsets: I64
+    place: I64
+    heads: I64
+
+
 class ParallelMap(Protocol):
     """Results in the order of the items, worked out by threads."""
 
@@ -110,6 +125,7 @@ class Verifier:
     agreements    equal slots of pairs of heads (int64, int64 -> int64), for pairs that are no candidates:
                   verify=signature measures the rows of connected clusters with it; their similarity is unknown (-1)
                   without it
+    whole         what `items` would load, if it is in memory; then `memory` means nothing
     """
 
     def __init__(
@@ -121,6 +137,7 @@ class Verifier:
         memory: int,
         parallel_map: ParallelMap,
         agreements: Callable[[I64, I64], I64] | None = None,
+        whole: Whole | None = None,
     ) -> None:
         self.counts = Counts()
         self._recipe = recipe
@@ -128,7 +145,8 @@ class Verifier:
         self._items = items
         self._sizes = sizes
         # While slices of a part are put together, and while a block is put beside another, everything is there twice.
-        self._room = max(memory // 2, 1)
+        self._room = max(memory // 2, 1) if whole is None else NO_LIMIT
+        self._whole = whole
         self._map = parallel_map
         self._agreements = agreements
         self._ppm = recipe.threshold_ppm
@@ -215,9 +233,7 @@ class Verifier:
             window = window[: self._fitting(left[window], right[window])]
             done += len(window)
             one, other = left[window], right[window]
-            heads = _members(one, other)
-            items, offsets = self._load(heads)
-            local = self._numbered(heads)
+            items, offsets, local, _ = self._at_hand(_members(one, other))
             cuts = np.array_split(np.arange(len(window)), min(len(window), MAX_TASKS))
 
             def work(
@@ -315,11 +331,10 @@ class Verifier:
         self, pairs: Pairs, part: _Part, work: Callable[..., Any], progress: Progress
     ) -> Iterator[tuple[slice | I64, Any]]:
         """(task, work(items, offsets, left, right, heads)) for each task of a part that fits, in order."""
-        items, offsets = self._load(part.heads)
-        local = self._numbered(part.heads)
+        items, offsets, local, heads = self._at_hand(part.heads)
 
         def run(task: slice | I64) -> Any:
-            return work(items, offsets, local[pairs.hi[task]], local[pairs.lo[task]], part.heads)
+            return work(items, offsets, local[pairs.hi[task]], local[pairs.lo[task]], heads)
 
         for task, result in zip(part.tasks, self._map(run, part.tasks), strict=True):
             yield task, result
@@ -445,6 +460,13 @@ class Verifier:
         if bool((np.diff(offsets) * items.itemsize > self._sizes[heads]).any()):
             raise InternalError("more items came for a head than its size allows")
         return items, offsets
+
+    def _at_hand(self, heads: I64) -> tuple[Any, I64, I64, I64]:
+        """Items and offsets of these heads, and perhaps of others; the table from a head to its number there, and the
+        heads by number."""
+        if self._whole is not None:
+            return self._whole.items, self._whole.offsets, self._whole.place, self._whole.heads
+        return *self._load(heads), self._numbered(heads), heads
 
     def _numbered(self, heads: I64) -> I64:
         """Table from a head to its place in `heads`; other entries mean nothing. One table, changed by each call."""

@@ -14,7 +14,7 @@ import numpy as np
 from gpu_dedup.backend import Backend
 from gpu_dedup.cluster import Decision, decide
 from gpu_dedup.recipe import Recipe
-from gpu_dedup.verify import Verifier
+from gpu_dedup.verify import Verifier, Whole
 
 
 @dataclass
@@ -53,6 +53,13 @@ class Source:
             self.loads.append((len(heads), items.nbytes))
         return items, offsets
 
+    def whole(self) -> Whole:
+        """All items, the last head first."""
+        heads = np.arange(len(self.sets))[::-1].copy()
+        chosen = [self.sets[h] for h in heads.tolist()]
+        items = np.array([x for s in chosen for x in s], self.dtype)
+        return Whole(items, np.cumsum([0, *map(len, chosen)]), heads.copy(), heads)
+
     @property
     def sizes(self) -> Any:
         return np.array([len(s) * np.dtype(self.dtype).itemsize for s in self.sets], np.int64)
@@ -82,6 +89,11 @@ def run(
     verifier = Verifier(recipe, backend, source if loaded else None, source.sizes, memory, threads(workers), agreements)
     decision = decide(pairs, len(sets), recipe, backend, verifier, done.append)
     assert sum(done) == len(pairs.hi), "progress tells of every candidate once"
+    if loaded and len(sets):
+        loads = len(source.loads)
+        verifier = Verifier(recipe, backend, source, source.sizes, memory, threads(workers), agreements, source.whole())
+        assert same(decide(pairs, len(sets), recipe, backend, verifier, done.append), decision)
+        assert len(source.loads) == loads, "what is in memory is not loaded"
     for array in (
         decision.witness,
         decision.shared,

@@ -122,14 +122,14 @@ def test_survivors_equal_a_plain_loop(lines, last, keep_seed, lead, short):
     data = np.concatenate([np.full(lead, 7, np.uint8), data])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl_module, "SHORT", short)  # both ways of gathering, on the same lines
-        got = survivors(data, starts + lead, keep)
+        got = b"".join(survivors(data, starts + lead, keep))
     assert got == b"".join(part for part, kept in zip(parts, keep, strict=True) if kept)
 
 
 def test_survivors_take_a_readonly_array_and_part_of_the_lines():
     data, starts, _ = lines_of(b"a\nbb\nccc\ndddd\n")
     data.flags.writeable = False
-    assert survivors(data, starts[1:4], np.array([True, True])) == b"bb\nccc\n"
+    assert b"".join(survivors(data, starts[1:4], np.array([True, True]))) == b"bb\nccc\n"
 
 
 def test_what_does_not_belong_together_is_refused():
@@ -162,6 +162,26 @@ def test_threads_do_not_change_a_byte(tmp_path, compression):
             writer.write(part)
     assert (tmp_path / "pool").read_bytes() == alone
     assert writer.bytes_written == len(alone)
+
+
+@pytest.mark.parametrize("most", [1, 7, 4096])
+def test_stretches_are_written_whole_whatever_one_call_takes(tmp_path, monkeypatch, most):
+    """The system may take fewer bytes than it was given, and only so many buffers at a time."""
+    words = [b"word %d " % number * (number % 4) for number in range(3000)]
+    counts = []
+
+    def short(descriptor, pieces):
+        assert len(pieces) <= 1024
+        counts.append(os.write(descriptor, b"".join(pieces)[:most]))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "writev", short)
+    with JsonlWriter(str(tmp_path / "out")) as writer:
+        writer.write([memoryview(word) for word in words])
+        writer.write([])
+    assert (tmp_path / "out").read_bytes() == b"".join(words)
+    assert writer.bytes_written == sum(map(len, words))
+    assert counts == [most] * 3
 
 
 def test_small_blocks_share_a_member(tmp_path):

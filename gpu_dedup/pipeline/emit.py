@@ -29,7 +29,7 @@ from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import RemovalLog, id_text, utf8
-from gpu_dedup.write import JsonlWriter, OutputFolder, copy_file, encode
+from gpu_dedup.write import Encoded, JsonlWriter, OutputFolder, copy_file, encode
 
 LOG_BATCH = 1 << 16
 
@@ -151,12 +151,15 @@ def _write_lines(
     """Kept lines byte for byte; compression runs in the pool, in order, and writing behind the reader."""
     source = facts.source
 
-    def work(chunk: Chunk) -> tuple[bytes, bytes, int, I64, list[Any]]:
-        starts = chunk.lines()
-        count = min(len(starts) - 1, facts.rows - chunk.first_row)
+    def work(chunk: Chunk) -> tuple[bytes, Encoded, int, I64, list[Any]]:
+        count = min(chunk.count_rows(), facts.rows - chunk.first_row)
+        found = _ids_of(chunk, facts, sketcher, ids, count)  # first: parsing finds its lines faster
         mine = keep[chunk.first_row : chunk.first_row + count]
-        packed = encode(chunk.data, starts[: count + 1], mine, source.compression)
-        return chunk.bom, packed, chunk.nbytes, *_ids_of(chunk, facts, sketcher, ids, count)
+        if mine.all() and count == chunk.count_rows():
+            starts, mine = np.array([0, chunk.size], np.int64), np.ones(1, np.bool_)  # its lines as one
+        else:
+            starts = chunk.lines()[: count + 1]
+        return chunk.bom, encode(chunk.data, starts, mine, source.compression), chunk.nbytes, *found
 
     with open_source(source, batch_bytes, facts.index) as reader:
         with JsonlWriter(path, source.compression) as writer, pool.behind() as later:

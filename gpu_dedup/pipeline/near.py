@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.backend import host_backend
+from gpu_dedup.backend import HostBackend, host_backend
 from gpu_dedup.batch import I64, U32, U64
 from gpu_dedup.cluster import Decision, decide
 from gpu_dedup.collide import Candidates, collide
@@ -125,7 +125,9 @@ def find_and_decide(
             out[part] = backend.agreements(signatures.take(ranks), one, other)
         return out
 
-    verifier = Verifier(recipe, backend, items, sizes, memory, pool.ordered, agreements)
+    # What is in memory anyway is compared where it lies. A GPU takes it in parts that fit there.
+    whole = items.whole() if items is not None and isinstance(backend, HostBackend) else None
+    verifier = Verifier(recipe, backend, items, sizes, memory, pool.ordered, agreements, whole)
     with progress.stage("verify", len(candidates), unit="pairs") as advance:
         decision = decide(candidates, len(heads), recipe, backend, verifier, advance)
     return decision, candidates

@@ -14,6 +14,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.read import Chunk, ChunkRef, open_source
 from gpu_dedup.spool import RaggedTable
+from gpu_dedup.verify import Whole
 
 T = TypeVar("T")
 
@@ -107,9 +108,11 @@ class TextItems:
     Built by one reading of the rows; kept in memory while the budget allows, else in the work folder.
     """
 
-    def __init__(self, table: RaggedTable, place: I64) -> None:
+    def __init__(self, table: RaggedTable, documents: I64, count: int) -> None:
         self._table = table
-        self._place = place  # document -> row of the table
+        self._documents = documents  # row of the table -> document
+        self._place = np.full(count, -1, np.int64)  # document -> row of the table
+        self._place[documents] = np.arange(len(documents))
 
     @classmethod
     def read(
@@ -139,9 +142,12 @@ class TextItems:
             table.append(items, offsets)
             advance(nbytes)
         table.finish()
-        place = np.full(count, -1, np.int64)
-        place[documents[by_row]] = np.arange(len(documents))
-        return cls(table, place)
+        return cls(table, documents[by_row], count)
+
+    def whole(self) -> Whole | None:
+        """All of them, without a copy; None where they are in the work folder."""
+        found = self._table.whole()
+        return None if found is None else Whole(*found, self._place, self._documents)
 
     def load(self, documents: I64) -> tuple[Any, I64]:
         """Items of these documents and int64 offsets."""

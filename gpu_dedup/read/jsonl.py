@@ -37,6 +37,7 @@ _FOREIGN = (
     (b"\xff\xfe", "UTF-16 text", "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"),
     (b"\xfe\xff", "UTF-16 text", "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"),
 )
+LF_BLOCK = 1 << 17  # bytes
 LONGEST_MAGIC = max(len(magic) for magic, _, _ in _FOREIGN)
 _CR_BETWEEN = re.compile(rb"\}[ \t]*\r[ \t\r]*\{")
 
@@ -297,7 +298,7 @@ class JsonlReader(Reader):
                 following = np.empty(max(self._batch, 2 * tail) + PAD, np.uint8)
                 following[:tail] = data[cut:filled]
                 data[cut : cut + PAD] = 0
-                count = int(np.count_nonzero(data[:cut] == 10)) + bool(cut and data[cut - 1] != 10)
+                count = _count_lf(data, cut) + bool(cut and data[cut - 1] != 10)
                 nbytes = self._file.bytes_read - seen
                 seen += nbytes
                 yield JsonlChunk(self.file_index, nbytes, ChunkRef(rows, count, 0, offset, cut), data, bom)
@@ -351,7 +352,7 @@ class JsonlReader(Reader):
             at = ref.offset + ref.size
             nbytes = file.bytes_read - seen
             seen += nbytes
-            if int(np.count_nonzero(data[: ref.size] == 10)) + bool(ref.size and data[ref.size - 1] != 10) != ref.rows:
+            if _count_lf(data, ref.size) + bool(ref.size and data[ref.size - 1] != 10) != ref.rows:
                 file.check()
                 raise InternalError(f"{self.source.path}: other lines than before at byte {ref.offset}")
             yield JsonlChunk(self.file_index, nbytes, ref, data, b"")
@@ -373,6 +374,16 @@ class JsonlReader(Reader):
     def close(self) -> None:
         for file in (self._file, *self._more):
             file.close()
+
+
+def _count_lf(data: U8, size: int) -> int:
+    """Line feeds in data[:size], counted in blocks that stay in the cache."""
+    is_lf = np.empty(min(size, LF_BLOCK), np.bool_)
+    count = 0
+    for start in range(0, size, LF_BLOCK):
+        block = data[start : min(size, start + LF_BLOCK)]
+        count += int(np.count_nonzero(np.equal(block, 10, out=is_lf[: len(block)])))
+    return count
 
 
 def _last_line_end(data: U8, start: int, end: int) -> int:

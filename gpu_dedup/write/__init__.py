@@ -9,7 +9,7 @@ folder   temporary names, then rename; report.json last
 
 from gpu_dedup.write.files import copy_file
 from gpu_dedup.write.folder import FOLDER, LOG, REPORT, OutputFolder
-from gpu_dedup.write.jsonl import JsonlWriter, encode
+from gpu_dedup.write.jsonl import Encoded, JsonlWriter, encode
 
 # `write.parquet` and `write.arrow` are imported where they are needed: pyarrow takes longer to import than a small file
 # to deduplicate.
@@ -17,6 +17,7 @@ __all__ = [
     "FOLDER",
     "LOG",
     "REPORT",
+    "Encoded",
     "JsonlWriter",
     "OutputFolder",
     "copy_file",

@@ -11,6 +11,7 @@ import xxhash
 from gpu_dedup.errors import InputError, disk_error, shown
 
 COPY_BYTES = 4 << 20
+IOV_MAX = 1024  # buffers that one call takes
 
 
 def create(path: str) -> int:
@@ -27,6 +28,22 @@ def write_all(descriptor: int, data: Any, path: str) -> None:
     try:
         while len(view):
             view = view[os.write(descriptor, view[: 1 << 30]) :]  # Linux moves at most 2 GiB - 4 KiB in one call
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def write_pieces(descriptor: int, pieces: list[memoryview], path: str) -> None:
+    """Write buffers of bytes one after the other, without putting them together first. Raises OutputError."""
+    first = 0
+    try:
+        while first < len(pieces):
+            some = pieces[first : first + IOV_MAX]
+            first += len(some)
+            count = os.writev(descriptor, some)
+            for piece in some:
+                if count < len(piece):  # a full disk, a signal, or more than 2 GiB at once
+                    write_all(descriptor, piece[count:], path)
+                count = max(0, count - len(piece))
     except OSError as error:
         raise disk_error(error, path) from error
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_dedup.batch import I64, U8, Bool
 from gpu_dedup.errors import InternalError
-from gpu_dedup.write.files import close, create, write_all
+from gpu_dedup.write.files import close, create, write_all, write_pieces
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
@@ -31,12 +31,14 @@ class _Loose(bytes):
     """Surviving lines of a compressed output, too few to be compressed on their own."""
 
 
-def survivors(data: U8, starts: I64, keep: Bool) -> bytes:
-    """The kept lines, one after the other, each with its own terminator.
+def survivors(data: U8, starts: I64, keep: Bool) -> list[memoryview]:
+    """The kept lines, one after the other, each with its own terminator, as stretches that stand together.
 
     data    uint8[>= starts[-1]]
     starts  int64[n + 1], non-decreasing; line i is data[starts[i]:starts[i + 1]]
     keep    bool[n]
+
+    Stretches are views of `data` unless they are short on average.
     """
     n = len(keep)
     if len(starts) != n + 1 or int(starts[0]) < 0 or int(starts[-1]) > len(data):
@@ -46,13 +48,13 @@ def survivors(data: U8, starts: I64, keep: Bool) -> bytes:
     edges = np.flatnonzero(padded[1:] != padded[:-1])
     begins, ends = starts[edges[0::2]], starts[edges[1::2]]
     if not len(begins):
-        return b""
+        return []
     total = int((ends - begins).sum())
     if len(begins) > 1 and total < SHORT * len(begins):
         mask = np.repeat(np.asarray(keep, np.bool_), np.diff(starts))
-        return data[int(starts[0]) : int(starts[-1])][mask].tobytes()
+        return [data[int(starts[0]) : int(starts[-1])][mask].data]
     view = np.ascontiguousarray(data).data
-    return b"".join([view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
+    return [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _gzip(data: Any) -> bytes:
@@ -73,7 +75,11 @@ _PACK = {"gz": _gzip, "zst": _zstd}
 _MAGIC = {"gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd"}
 
 
-def encode(data: U8, starts: I64, keep: Bool, compression: str) -> bytes:
+# What `encode` makes: compressed bytes, or stretches of lines as they are.
+Encoded = bytes | list[memoryview]
+
+
+def encode(data: U8, starts: I64, keep: Bool, compression: str) -> Encoded:
     """What a chunk of lines adds to the output. Pure, for a thread pool; its result goes to `JsonlWriter.write`.
 
     data         uint8[>= starts[-1]]
@@ -82,11 +88,13 @@ def encode(data: U8, starts: I64, keep: Bool, compression: str) -> bytes:
     compression  '' | 'gz' | 'zst'
 
     The kept lines as one gzip member or zstd frame. Fewer than BLOCK bytes come back as they are, marked, and the
-    writer compresses them together with their neighbours.
+    writer compresses them together with their neighbours. Without compression: the stretches of `data` that stay,
+    which must not change before they are written.
     """
-    lines = survivors(data, starts, keep)
+    pieces = survivors(data, starts, keep)
     if not compression:
-        return lines
+        return pieces
+    lines = b"".join(pieces)
     if len(lines) < BLOCK:
         return _Loose(lines)
     return _PACK[compression](lines)
@@ -119,9 +127,14 @@ class JsonlWriter:
         """Add the kept lines of a chunk: `encode` and `write` in one."""
         self.write(encode(data, starts, keep, self.compression))
 
-    def write(self, encoded: bytes) -> None:
+    def write(self, encoded: Encoded) -> None:
         """Add what `encode` made with the same compression. The calls decide the order of the lines."""
-        if isinstance(encoded, _Loose):
+        if isinstance(encoded, list):
+            if self.compression:
+                raise InternalError(f"{self.path}: bytes that `encode` did not make for {self.compression}")
+            write_pieces(self._open(), encoded, self.path)
+            self.bytes_written += sum(map(len, encoded))
+        elif isinstance(encoded, _Loose):
             self._loose.append(encoded)
             self._loose_bytes += len(encoded)
             if self._loose_bytes >= BLOCK:
@@ -140,10 +153,13 @@ class JsonlWriter:
         self._loose_bytes = 0
 
     def _append(self, data: bytes) -> None:
+        write_all(self._open(), data, self.path)
+        self.bytes_written += len(data)
+
+    def _open(self) -> int:
         if self._descriptor is None:
             raise InternalError(f"{self.path}: written to after it was closed")
-        write_all(self._descriptor, data, self.path)
-        self.bytes_written += len(data)
+        return self._descriptor
 
     def close(self) -> None:
         """Write what is still held and close. A file without a line is still a valid file of its kind."""
