@@ -25,7 +25,7 @@ from click.shell_completion import shell_complete
 
 from gpu_dedup import __version__
 from gpu_dedup.errors import GpuDedupError, InternalError, OutputError, RecipeError, UserError, disk_error
-from gpu_dedup.recipe import ACTIONS, CLUSTER, METHODS, NORMALIZE_STEPS, UNITS, VERIFY, WITNESS, Recipe, ppm
+from gpu_dedup.recipe import ACTIONS, CLUSTER, METHODS, NORMALIZE_STEPS, SKETCHES, UNITS, VERIFY, WITNESS, Recipe, ppm
 from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
 
 PROGRAM = "gpu-dedup"
@@ -40,6 +40,7 @@ MEANINGLESS = {
             "stop_shingles",
             "threshold_ppm",
             "recall_ppm",
+            "sketch",
             "num_perm",
             "bands",
             "rows",
@@ -190,6 +191,14 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "SHARE",
             "Chance to find a pair at the threshold; solves bands and rows.",
             "0.98",
+        ),
+        Option(
+            "sketch",
+            "--sketch",
+            str,
+            "|".join(SKETCHES),
+            "minhash, or fast: one hash a shingle, whatever the slots; for texts of more than some 150 shingles.",
+            "minhash",
         ),
         _count("num_perm", "--num-perm", "N", "Most sketch slots that bands x rows may take.", "128"),
         _count("bands", "--bands", "B", "Bands, instead of the solver's; goes with --rows."),

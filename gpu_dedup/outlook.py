@@ -38,6 +38,7 @@ class Rates:
     read: float  # bytes of text a second: extract, check, normalise, digest
     shingle: float  # bytes of text a second, for units and shingle hashes
     slots: float  # slot updates a second: slots x shingles
+    fast: float  # shingles a second of the fast sketch, in texts of 500 and more, at some 120 slots
     again: float  # bytes of candidates' text a second: read again, shingle sets, comparison
     write: float  # bytes of input a second: second pass, copying what stays
     fixed: int  # bytes of memory that a run over a few lines takes
@@ -49,6 +50,7 @@ RATES = {
         700e6,
         1300e6,
         60e9,
+        1e9,
         190e6,
         1e9,
         256_000_000,
@@ -58,6 +60,7 @@ RATES = {
         4.5e6,
         15e6,
         0.3e9,
+        0.7e6,
         3e6,
         300e6,
         110_000_000,
@@ -149,7 +152,7 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
 
 def _given(recipe: Recipe, name: str) -> bool:
     """True for fields that differ from the default and are not in the first line."""
-    if name in ("method", "shingle", "threshold_ppm", "bands", "rows", "keep", "sieve_cut"):
+    if name in ("method", "shingle", "threshold_ppm", "bands", "rows", "sketch", "keep", "sieve_cut"):
         return False
     return bool(getattr(recipe, name) != getattr(Recipe(method=recipe.method), name))
 
@@ -268,14 +271,13 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
     ]
     if recipe.method == "minhash":
         every = BYTES_PER_SHINGLE[recipe.spec.unit]
-        updates = text / every * recipe.slots
+        count = text / every
+        formula, seconds = f"x {recipe.slots} slots at {rates.slots:.2g}/s", count * recipe.slots / rates.slots
+        if recipe.sketch == "fast":
+            formula, seconds = f"at {rates.fast:.2g}/s", count / rates.fast
         lines[1:1] = [
             ("shingle", f"{bytes_text(text)} at {bytes_text(rates.shingle)}/s", text / rates.shingle),
-            (
-                "sketch",
-                f"{text / every:.3g} shingles (one in {every} bytes) x {recipe.slots} slots at {rates.slots:.2g}/s",
-                updates / rates.slots,
-            ),
+            ("sketch", f"{count:.3g} shingles (one in {every} bytes) {formula}", seconds),
         ]
     return [(name, formula, seconds / threads) for name, formula, seconds in lines]
 

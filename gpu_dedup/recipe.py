@@ -22,6 +22,7 @@ PPM = 1_000_000  # thresholds are whole millionths: everything that decides is a
 DEFINITIONS = 1
 
 METHODS = ("minhash", "exact")
+SKETCHES = ("minhash", "fast")
 # The order of the steps is fixed; a recipe says which of them are on.
 NORMALIZE_STEPS = ("html", "nfc", "nfkc", "lower", "accents", "digits", "punctuation", "whitespace", "nospace")
 UNITS = ("token", "word", "char", "byte", "code")
@@ -100,6 +101,7 @@ class Recipe:
     on_bad_file: str = "error"
     threshold_ppm: int = 800_000
     recall_ppm: int = 980_000
+    sketch: str = "minhash"  # fast: one hash a shingle instead of one a slot (kernels/fastsketch_ref.py)
     num_perm: int = 128
     bands: int | None = None
     rows: int | None = None
@@ -120,6 +122,7 @@ class Recipe:
     def __post_init__(self) -> None:
         check_types(self, RecipeError)
         _choice("method", self.method, METHODS)
+        _choice("sketch", self.sketch, SKETCHES)
         _choice("verify", self.verify, VERIFY)
         _choice("cluster", self.cluster, CLUSTER)
         _choice("witness", self.witness, WITNESS)

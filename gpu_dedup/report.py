@@ -624,6 +624,8 @@ def describe(recipe: Mapping[str, Any]) -> str:
     text = f"{method} {recipe.get('shingle')}"
     if recipe.get("bands") is not None:
         text += f", {recipe['bands']} bands x {recipe['rows']} rows"
+    if recipe.get("sketch", "minhash") != "minhash":
+        text += f" of a {recipe['sketch']} sketch"
     return text + f", threshold {share_text(recipe.get('threshold_ppm', 0))}, keep {recipe.get('keep')}"
 
 

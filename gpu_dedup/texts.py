@@ -236,10 +236,10 @@ def _table(log: dict[str, Any]) -> Any:
 
 
 def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> U32:
-    """MinHash signatures of texts, as the search makes them.
+    """Signatures of texts, MinHash or fast sketches, as the search makes them.
 
     texts    as for `dedup_texts`
-    recipe   normaliser, shingle, stop shingles, seed, bands and rows (or what they are solved from)
+    recipe   normaliser, shingle, stop shingles, sketch, seed, bands and rows (or what they are solved from)
     returns  uint32[n, k], k = bands x rows; a text without shingles, or a bad row where recipe.on_bad_row is not
              error, has 0xFFFFFFFF throughout and is like no other
 
@@ -260,7 +260,7 @@ def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> 
     recipe = settle(recipe)
     source = column_source(texts, recipe.text_field[0], {})
     backend, _ = choose_backend(run, source.size)
-    warm(backend, Progress(bool(run.progress)).note)
+    warm(backend, Progress(bool(run.progress)).note, fast=recipe.sketch == "fast")
     sketcher = Sketcher.of(recipe, backend)
 
     def work(chunk: Any) -> U32:
@@ -270,10 +270,7 @@ def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> 
             raise InputError(reason, "mend it, or use on_bad_row skip", place=source.where(row))
         out = np.full((len(rows), recipe.slots), EMPTY, np.uint32)
         select = np.flatnonzero(rows.status == ROW_TEXT)
-        spec = recipe.spec
-        normal = sketcher.normalise(rows.tape)
-        made = backend.sketch(normal, select, spec.unit_code, spec.n, sketcher.stop, sketcher.a, sketcher.b)
-        out[select] = made.signatures
+        out[select] = sketcher.make(sketcher.normalise(rows.tape), select).signatures
         return out
 
     with Pool(run.thread_count) as pool, open_source(source, run.batch_bytes, 0, recipe.text_field) as reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,20 @@ def sketch(
              repeats counted, stop shingles left out; on the device
     raises   ValueError: arguments that leave the arrays; m * k of 2**31 or more; a text too long for the device
     """
-    check(extent(blob), offsets, select, unit, n)
     check_slots(a, b)
-    slots = len(a)
+
+    def minima(hashes: Any, rows_at: Any, out: Any) -> None:
+        minhash(hashes, rows_at, a, b, out)
+
+    return sketch_batches(blob, offsets, select, unit, n, stop, len(a), minima, batch)
+
+
+def sketch_batches(
+    blob: Any, offsets: I64, select: I64, unit: int, n: int, stop: U64, slots: int,
+    minima: Callable[[Any, Any, Any], None], batch: int,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The same with any sketch of so many slots: minima(hashes, hash_offsets, out) writes that of shingled texts."""
+    check(extent(blob), offsets, select, unit, n)
     signatures = empty(len(select) * slots, np.uint32)
     units = empty(len(select), np.int64)
     kept = empty(len(select), np.int64)
@@ -45,5 +57,5 @@ def sketch(
         made = shingle_staged(stage(blob, offsets, select[first:last]), unit, n, stop_d)
         row_sizes(made.unit_rows, last - first, units[first:last])
         row_sizes(made.rows_at, last - first, kept[first:last])
-        minhash(made.hashes, made.rows_at, a, b, signatures[first * slots : last * slots])
+        minima(made.hashes, made.rows_at, signatures[first * slots : last * slots])
     return signatures.reshape((len(select), slots)), units, kept

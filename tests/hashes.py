@@ -58,6 +58,21 @@ def signature(hashes: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list
     return [min(((p * (h >> 32) + q) % 2**32 for h in hashes), default=2**32 - 1) for p, q in zip(a, b, strict=True)]
 
 
+def fast_signature(hashes: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[int]:
+    """Fast similarity sketch: for each slot the least key, which shingle after shingle names."""
+    slots = len(a) - 2
+    out = [2**32 - 1] * slots
+    for h in hashes:
+        high, low = h >> 32, h % 2**32
+        own = ((a[0] * low + b[0]) % 2**32 >> 10) * slots >> 22
+        for j in range(slots):
+            key = (a[1] * high + b[1]) % 2**32 // 2
+            if j != own:
+                key = 2**31 + (a[j + 2] * high + b[j + 2]) % 2**32 // 2
+            out[j] = min(out[j], key)
+    return out
+
+
 # Scripts and code points that treat their neighbours in different ways, for texts that no tester would think of.
 PIECES = [
     *"aZ09_ \n\t-+.^`~\x00\x1f\x7f",

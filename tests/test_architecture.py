@@ -52,6 +52,7 @@ SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "cuda", "tape_
 FUSES = {
     "shingle": {"units"},
     "sketch": {"shingle", "minhash", "units"},
+    "fastsketch": {"shingle", "minhash", "sketch", "units"},
     "shingle_sets": {"shingle"},
     "edit": {"jaccard"},  # the check of its arguments
     "sweep": {"jaccard", "edit"},

@@ -76,6 +76,7 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "on_no_text": ("--on-no-text", "drop", "drop"),
     "threshold_ppm": ("--threshold", "0.700001", 700_001),
     "recall_ppm": ("--recall", "0.9", 900_000),
+    "sketch": ("--sketch", "fast", "fast"),
     "num_perm": ("--num-perm", "256", 256),
     "seed": ("--seed", "18446744073709551615", 2**64 - 1),
     "sieve_cut": ("--sieve-cut", "50", 50),

@@ -25,7 +25,16 @@ import xxhash
 from cuda_fixtures import need
 
 from gpu_dedup.batch import Tape
-from gpu_dedup.kernels import bandkeys_ref, digest_ref, minhash_ref, shingle_ref, simhash_cpu, simhash_ref, sketch_ref
+from gpu_dedup.kernels import (
+    bandkeys_ref,
+    digest_ref,
+    fastsketch_ref,
+    minhash_ref,
+    shingle_ref,
+    simhash_cpu,
+    simhash_ref,
+    sketch_ref,
+)
 from gpu_dedup.kernels.units_ref import unit_hashes
 
 REPO = Path(__file__).resolve().parent.parent
@@ -279,6 +288,58 @@ def test_minhash_in_every_order_of_threads_and_blocks(emulated, rng):
     np.testing.assert_array_equal(out, minhash_ref.minhash(hashes, bounds, a, b))
 
 
+@pytest.mark.parametrize("slots", [1, 119, 1024])
+def test_fast_sketch_of_texts(device_cupy, pyrng, slots):
+    tape = awkward(pyrng)
+    select = mixed(tape)
+    a, b = permutations(slots + 2)
+    for unit in UNITS if slots == 119 else (TOKEN,):
+        stop = np.unique(shingle_ref.shingle(tape.blob, tape.offsets, select, unit, 2, NONE)[0])[::4]
+        want = fastsketch_ref.fast_sketch(tape.blob, tape.offsets, select, unit, 2, stop, a, b)
+        blob = on_device(device_cupy, tape.blob, 3)
+        for batch in (700, 1 << 30):
+            found = kernel("fastsketch").fast_sketch(blob, tape.offsets, select, unit, 2, stop, a, b, batch=batch)
+            same(found, want)
+
+
+def test_small_fast_sketch_over_edges_of_pieces(device_cupy, rng):
+    """A piece has 1,024 shingles and a block four pieces: rows that fill one, cross one, or lie in many, with all
+    shingles different or of few kinds, so that from none to all bins but one stay empty."""
+    counts = [0, 1, 2, 5, 0, 127, 128, 129, 1023, 1024, 1025, 0, 5000, 0, 0]
+    for kinds in (1, 40, 100_000):
+        hashes = rng.integers(0, 2**64 - 1, kinds, dtype=np.uint64, endpoint=True)[
+            rng.integers(0, kinds, sum(counts) + 9)
+        ]
+        bounds = offsets_of(counts, 5)  # the first offset above 0
+        for slots in (1, 33, 70):
+            a, b = permutations(slots + 2)
+            got = kernel("fastsketch").fastsketch(device_cupy.asarray(hashes), device_cupy.asarray(bounds), a, b)
+            same([got], [fastsketch_ref.fastsketch(hashes, bounds, a, b)])
+    nothing = device_cupy.asarray(np.zeros(0, np.uint64))
+    for counts in ([], [0], [0] * 9):
+        got = kernel("fastsketch").fastsketch(nothing, device_cupy.asarray(offsets_of(counts)), a, b)
+        same([got], [np.full((len(counts), 70), 0xFFFFFFFF, np.uint32)])
+
+
+def test_fast_sketch_in_every_order_of_threads_and_blocks(emulated, rng):
+    module = emulated.load("fastsketch.cu")
+    counts = [1025, 0, 100, 2, 4000, 1]
+    hashes = rng.integers(0, 2**64 - 1, sum(counts), dtype=np.uint64, endpoint=True)
+    hashes[:1024] = hashes[0]  # its 1,025th shingle is alone in the next piece
+    hashes[1127:5127] = hashes[1127:1157].repeat(134)[:4000]  # thirty kinds over four pieces, each with some of them
+    bounds = offsets_of(counts)
+    pieces = offsets_of([-(-count // 1024) for count in counts])
+    blocks = -(-int(pieces[-1]) // 4)
+    rows_at = np.searchsorted(pieces[:-1], np.arange(blocks + 1) * 4, side="right") - 1
+    a, b = permutations(72)
+    out = np.zeros((len(counts), 70), np.uint32)
+    module.run("clear", (-(-out.size // 256),), (256,), (out, np.int64(out.size)))
+    arguments = (hashes, bounds, pieces, rows_at.astype(np.int64), np.int64(len(counts)), a, b, np.uint32(70), out)
+    for name in ("throw_pieces", "fill_pieces"):
+        module.run(name, (blocks,), (128,), arguments)
+    np.testing.assert_array_equal(out, fastsketch_ref.fastsketch(hashes, bounds, a, b))
+
+
 def test_shapes_of_blocks(standin):
     shape = kernel("minhash").shape
     for slots in (1, 17, 32, 33, 119, 128, 260, 512, 513, 1000, 4096):
@@ -499,6 +560,12 @@ def test_memory_is_as_said(standin, monkeypatch, texts):
         room = each * (tape.nbytes + kernel("sketch").PER_TEXT * len(tape))
         assert room // 4 < most - before - 20 * len(tape) <= room + overhead
         del kept
+        before = most = device.used
+        kept = kernel("fastsketch").fast_sketch(
+            blob, tape.offsets, select, CHAR, 2, stop, *permutations(3), batch=1 << 30
+        )
+        assert most - before - 20 * len(tape) <= room + overhead
+        del kept
     before = most = device.used
     kept = kernel("digest").digest(blob, tape.offsets)
     room = kernel("digest").PEAK * (tape.nbytes + kernel("digest").PER_TEXT * len(tape))
@@ -578,7 +645,7 @@ def test_sources_are_whole():
 
 def test_importing_launchers_loads_no_cuda():
     stems = "cuda tape_cuda units_cuda shingle_cuda sketch_cuda minhash_cuda digest_cuda bandkeys_cuda simhash_cuda"
-    names = ", ".join(stems.split())
+    names = ", ".join([*stems.split(), "fastsketch_cuda"])
     code = f"from gpu_dedup.kernels import {names}\nimport sys\nassert not {{'cupy', 'numba'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
-    "jsonl", "utf8", "html", "normalise", "digest", "shingle", "sketch", "bandkeys", "collide", "jaccard", "edit",
-    "sweep", "components", "audit", "simhash", "hamming",
+    "jsonl", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide", "jaccard",
+    "edit", "sweep", "components", "audit", "simhash", "hamming",
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ LOWEST, BEST, PARTNER = 0, 1, 2
 
 @dataclass(frozen=True)
 class Sketches:
-    """MinHash signatures of m documents.
+    """Signatures of m documents: MinHash or fast similarity sketches.
 
     signatures  uint32[m, k]; 0xFFFFFFFF throughout where `kept` is 0
     units       int64[m] units of the text
@@ -111,6 +111,10 @@ class Backend(Protocol):
 
     def sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
         """Shingle and MinHash the documents tape[select]. `stop`: sorted shingle hashes that do not count."""
+        ...
+
+    def fast_sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
+        """The same with the fast similarity sketch: a and b uint32[k + 2]; see kernels/fastsketch_ref.py."""
         ...
 
     def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
@@ -244,6 +248,9 @@ class HostBackend:
 
     def sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
         return Sketches(*self.kernels["sketch"].sketch(tape.blob, tape.offsets, select, unit, n, stop, a, b))
+
+    def fast_sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
+        return Sketches(*self.kernels["fastsketch"].fast_sketch(tape.blob, tape.offsets, select, unit, n, stop, a, b))
 
     def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
         hashes, offsets = self.kernels["shingle"].shingle_sets(tape.blob, tape.offsets, select, unit, n, stop)
@@ -408,6 +415,7 @@ def warm(
     edit: bool = False,
     audit: bool = False,
     html: bool = False,
+    fast: bool = False,
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
@@ -415,6 +423,7 @@ def warm(
     edit   also those of Levenshtein similarity
     audit  also those of the audit
     html   also that of the normaliser's step html
+    fast   also those of the fast similarity sketch
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -429,7 +438,7 @@ def warm(
             return
         backend.note = note
         warmed = backend.warmed
-    if (near, edit, audit, html) in warmed:
+    if (near, edit, audit, html, fast) in warmed:
         return
     from gpu_dedup.kernels import jit
 
@@ -438,17 +447,17 @@ def warm(
 
     def touch() -> RunError | None:
         try:
-            _touch(backend, near, edit, audit, html)
+            _touch(backend, near, edit, audit, html, fast)
         except RunError as error:  # a GPU's fault says nothing of the cache
             return error
         return None
 
     if failed := jit.guarded(touch):
         raise failed
-    warmed.add((near, edit, audit, html))
+    warmed.add((near, edit, audit, html, fast))
 
 
-def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool) -> None:
+def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import HTML, LOWER, NFKC, WHITESPACE
 
@@ -475,6 +484,8 @@ def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool) ->
     for unit in range(5):  # token, word, char, byte, code
         made = backend.sketch(all_steps, everyone, unit, 2, stop, a, b)
         sets, set_offsets = backend.shingle_sets(all_steps, everyone, unit, 2, stop)
+    if fast:
+        made = backend.fast_sketch(all_steps, everyone, 0, 2, stop, np.ones(18, np.uint32), np.zeros(18, np.uint32))
     keys = backend.band_keys(made.signatures, 4, 4)
     backend.slot_keys(made.signatures, np.arange(4, dtype=np.int64), 1)
     members, starts = backend.buckets(np.ascontiguousarray(keys[:, 0]), np.array([0, len(keys)], np.int64))

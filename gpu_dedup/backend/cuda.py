@@ -274,7 +274,22 @@ class CudaBackend:
         return self._do(work)
 
     def sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
-        from gpu_dedup.kernels.sketch_cuda import BATCH, PEAK, PEAK_WITH_STOPS, sketch
+        from gpu_dedup.kernels.sketch_cuda import sketch
+
+        return self._sketch(sketch, len(a), tape, select, unit, n, stop, a, b)
+
+    def fast_sketch(self, tape: Tape, select: I64, unit: int, n: int, stop: U64, a: U32, b: U32) -> Sketches:
+        from gpu_dedup.kernels.fastsketch_cuda import fast_sketch
+        from gpu_dedup.kernels.fastsketch_ref import check_slots
+
+        return self._sketch(fast_sketch, check_slots(a, b), tape, select, unit, n, stop, a, b)
+
+    def _sketch(
+        self, sketch: Callable[..., tuple[Any, Any, Any]], slots: int, tape: Tape, select: I64, unit: int, n: int,
+        stop: U64, a: U32, b: U32,
+    ) -> Sketches:  # fmt: skip
+        """Sketches of so many slots by one of the fused kernels, in parts that fit."""
+        from gpu_dedup.kernels.sketch_cuda import BATCH, PEAK, PEAK_WITH_STOPS
         from gpu_dedup.kernels.units_ref import check as check_text
 
         check_text(tape.blob, tape.offsets, select, unit, n)
@@ -282,11 +297,9 @@ class CudaBackend:
 
         def work(budget: int) -> Sketches:
             room = budget // (2 * (PEAK_WITH_STOPS if len(stop) else PEAK))
-            signatures = np.empty((len(select), len(a)), np.uint32)
+            signatures = np.empty((len(select), slots), np.uint32)
             units, kept = np.empty(len(select), np.int64), np.empty(len(select), np.int64)
-            step = max(
-                1, min(budget // 4 // (4 * len(a) + 64), (INDEX - 1) // max(len(a), 1))
-            )  # rows whose sketches fit
+            step = max(1, min(budget // 4 // (4 * slots + 64), (INDEX - 1) // max(slots, 1)))  # rows whose sketches fit
             for first, last, blob, offsets, some in self._pieces(tape, select, room):
                 for begin in range(0, last - first, step):
                     part = np.ascontiguousarray(some[begin : begin + step])

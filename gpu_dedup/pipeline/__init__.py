@@ -221,8 +221,9 @@ def _search(
     """First pass, decisions, guard and audit. The backend of the job may be another one afterwards."""
     recipe, run, progress = job.recipe, job.run, job.progress
     near, edit = recipe.method == "minhash", recipe.verify == "edit"
+    fast = recipe.sketch == "fast"
     with progress.stage("start"):
-        warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps)
+        warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps, fast)
     # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
     sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
@@ -231,7 +232,7 @@ def _search(
     if job.backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
-            warm(job.backend, progress.note, near, edit, html="html" in recipe.steps)
+            warm(job.backend, progress.note, near, edit, html="html" in recipe.steps, fast=fast)
         sketcher = replace(sketcher, backend=job.backend)
     found = _decide(job, survey, sketcher)
     _guard(recipe, run, survey, found.outcome)
@@ -268,7 +269,7 @@ def _survey(
     resume = saver = None
     if kept is not None:
         key, field = first_pass_key(recipe), recipe.keep_field
-        resume = Resume(kept, key, sources, len(sketcher.a), prefix=True, field_name=field)
+        resume = Resume(kept, key, sources, sketcher.slots, prefix=not sketcher.fast, field_name=field)
         saver = Saver(kept, key, field, run.keep_work, job.progress.note)
         if kept.used:
             job.progress.note(f"going on from {kept.used} parts ({kept.nbytes / 1e9:.1f} GB) of an earlier start")

@@ -187,7 +187,7 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     """Survey the files of a shard and leave the result in its folder."""
     recipe = task.recipe
     backend = task.place.open()
-    warm(backend, channel.note, recipe.method == "minhash", html="html" in recipe.steps)
+    warm(backend, channel.note, recipe.method == "minhash", html="html" in recipe.steps, fast=recipe.sketch == "fast")
     nothing = Budget(0)  # all of it goes to disk
     tables: list[Table] = []
 

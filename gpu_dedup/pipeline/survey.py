@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.backend import Backend
+from gpu_dedup.backend import Backend, Sketches
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
@@ -24,7 +24,7 @@ from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.shingle import stop_hashes
-from gpu_dedup.sketches import permutations
+from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
 from gpu_dedup.spool import Table
 
 SEEN_BITS = 22  # 32 MiB of recently seen digests: enough to skip most sketches of exact copies
@@ -43,28 +43,42 @@ class Sketcher:
 
     @classmethod
     def of(cls, recipe: Recipe, backend: Backend, slots: int = 0) -> Sketcher:
-        """slots: compute so many at least; those beyond the recipe's are for later runs with other bands."""
+        """slots: compute so many at least; those beyond the recipe's are for later runs with other bands. Not so for
+        the fast sketch, where more slots are another sketch."""
         steps = step_bits(recipe.steps)
-        k = max(recipe.slots, slots) if recipe.method == "minhash" else 0
-        a, b = permutations(recipe.seed, k)
+        a, b = numbers_of(recipe, slots)
         stop = np.zeros(0, np.uint64)
         if recipe.stop_shingles:
             stop = stop_hashes(recipe.stop_shingles, recipe.spec, lambda tape: backend.normalise(tape, steps), backend)
         return cls(recipe, backend, steps, stop, a, b)
 
+    @property
+    def slots(self) -> int:
+        """Slots of a sketch as it is made, 0 without sketches."""
+        return len(self.a) - OWN_NUMBERS if self.fast else len(self.a)
+
+    @property
+    def fast(self) -> bool:
+        return self.recipe.method == "minhash" and self.recipe.sketch == "fast"
+
     def normalise(self, tape: Tape) -> Tape:
         return self.backend.normalise(tape, self.steps)
+
+    def make(self, tape: Tape, select: I64) -> Sketches:
+        """Sketches of the normalised texts tape[select], by the recipe's kind."""
+        spec = self.recipe.spec
+        sketch = self.backend.fast_sketch if self.fast else self.backend.sketch
+        return sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
 
     def sketch(self, tape: Tape, select: I64) -> tuple[U32, U64, I64, I64]:
         """Signatures, band keys, units and shingles that count, of the normalised texts tape[select].
 
         Shingles are counted with their repeats, or, where --min-shingles asks how many there are, without.
         """
-        recipe, spec = self.recipe, self.recipe.spec
-        made = self.backend.sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
+        made = self.make(tape, select)
         keys = self.keys(made.signatures)
         kept = made.kept
-        if recipe.min_shingles > 1:  # a text of one shingle a hundred times over has one
+        if self.recipe.min_shingles > 1:  # a text of one shingle a hundred times over has one
             kept = np.diff(self.shingle_sets(tape, select)[1])
         return made.signatures, keys, made.units, kept
 
