@@ -3,6 +3,7 @@
 //     row_keys   row and number of the hash (ranks.cu) in one word; sorted, they are the rows' sets with repeats
 //     set_flags  after the sort: which of them are the first of their kind
 //     set_items  after a scan: the hashes of these
+//     set_starts where the repeats of each begin, for those who count them
 //     set_rows   and how many come before each row
 #include "tape.cuh"
 
@@ -25,6 +26,11 @@ extern "C" __global__ void __launch_bounds__(256) set_items(const u64 *packed, c
                                                            const u64 *values, i64 n, u64 *out) {
     const i64 i = position();
     if (i < n && flags[i]) out[places[i] - 1] = values[(u32)packed[i]];
+}
+
+extern "C" __global__ void __launch_bounds__(256) set_starts(const i64 *flags, const i64 *places, i64 n, i64 *starts) {
+    const i64 i = position();
+    if (i < n && flags[i]) starts[places[i] - 1] = i;
 }
 
 extern "C" __global__ void __launch_bounds__(256) set_rows(const i64 *hash_rows, i64 rows, const i64 *places, i64 *out) {

@@ -18,11 +18,26 @@ def unique_rows(hashes: Any, hash_rows: Any, total: int) -> tuple[Any, Any]:
     returns    items uint64[t], ascending and unique within a row, offsets int64[rows + 1]; on the device
     raises     MemoryError, RuntimeError: the device sorted or summed wrongly
     """
+    items, _, offsets = _sets(hashes, hash_rows, total, False)
+    return items, offsets
+
+
+def counted_rows(hashes: Any, hash_rows: Any, total: int) -> tuple[Any, Any, Any]:
+    """The same, and how often each item occurs. Arguments and errors of `unique_rows`.
+
+    returns  items uint64[t]; starts int64[t]: item i occurs starts[i + 1] - starts[i] times, the last one
+             total - starts[t - 1] times; offsets int64[rows + 1]
+    """
+    return _sets(hashes, hash_rows, total, True)
+
+
+def _sets(hashes: Any, hash_rows: Any, total: int, counted: bool) -> tuple[Any, Any, Any]:
     import cupy
 
     rows = int(hash_rows.size) - 1
+    starts = empty(0, np.int64)
     if not total:
-        return empty(0, np.uint64), zeros(rows + 1, np.int64)
+        return empty(0, np.uint64), starts, zeros(rows + 1, np.int64)
     size = np.int64(total)
     groups = group(hashes)
     kinds, own = values(groups, hashes), numbers(groups)
@@ -38,6 +53,9 @@ def unique_rows(hashes: Any, hash_rows: Any, total: int) -> tuple[Any, Any]:
     places, count = scan(flags)
     items = empty(count, np.uint64)
     launch("shingle_sets", "set_items", total, (packed, flags, places, kinds, size, items))
+    if counted:
+        starts = empty(count, np.int64)
+        launch("shingle_sets", "set_starts", total, (flags, places, size, starts))
     offsets = empty(rows + 1, np.int64)
     launch("shingle_sets", "set_rows", rows + 1, (hash_rows, np.int64(rows), places, offsets))
-    return items, offsets
+    return items, starts, offsets

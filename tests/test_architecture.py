@@ -54,6 +54,8 @@ FUSES = {
     "sketch": {"shingle", "minhash", "units"},
     "fastsketch": {"shingle", "minhash", "sketch", "units"},
     "shingle_sets": {"shingle"},
+    "simhash": {"shingle", "shingle_sets", "units"},
+    "weights": {"shingle", "units"},
     "edit": {"jaccard"},  # the check of its arguments
     "sweep": {"jaccard", "edit"},
 }

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
     "jsonl", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide", "jaccard",
-    "edit", "sweep", "components", "audit", "simhash", "hamming",
+    "edit", "sweep", "components", "audit", "simhash", "weights", "hamming",
 )  # fmt: skip
 
 
@@ -77,6 +77,25 @@ class Sketches:
     kept: I64
 
 
+@dataclass(frozen=True)
+class Fingerprints:
+    """SimHash fingerprints of m documents.
+
+    values  uint64[m]; 0 where `kept` is 0, and any number elsewhere
+    units   int64[m] units of the text
+    kept    int64[m] its shingles, repeats counted, stop shingles left out; a document with 0 has no fingerprint and must
+            meet no other
+    """
+
+    values: U64
+    units: I64
+    kept: I64
+
+
+# Rules of `fingerprints`, as in kernels/simhash_ref.py.
+SET, COUNT, TFIDF = 0, 1, 2
+
+
 class Backend(Protocol):
     """See the module's head. Arrays are C-contiguous; n documents, m selected documents."""
 
@@ -119,6 +138,21 @@ class Backend(Protocol):
 
     def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
         """The shingle sets of tape[select]: hashes ascending and unique within a document, offsets int64[m + 1]."""
+        ...
+
+    def fingerprints(
+        self, tape: Tape, select: I64, unit: int, n: int, stop: U64, rule: int, idf: U32, top: int
+    ) -> Fingerprints:
+        """Shingle and SimHash the documents tape[select]. rule SET, COUNT, or TFIDF with `idf` uint32[2**24] and the
+        `top` terms (0: all); idf of length 0 with the others. See kernels/simhash_ref.py."""
+        ...
+
+    def cells(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U32, int]:
+        """Places in the table of document frequencies of tape[select], each once a document; documents with any."""
+        ...
+
+    def add_cells(self, table: U32, cells: U32) -> None:
+        """table[c] += 1 for each c; the table uint32[2**24] belongs to one thread at a time."""
         ...
 
     def band_keys(self, signatures: U32, bands: int, rows: int) -> U64:
@@ -255,6 +289,19 @@ class HostBackend:
     def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
         hashes, offsets = self.kernels["shingle"].shingle_sets(tape.blob, tape.offsets, select, unit, n, stop)
         return hashes, offsets
+
+    def fingerprints(
+        self, tape: Tape, select: I64, unit: int, n: int, stop: U64, rule: int, idf: U32, top: int
+    ) -> Fingerprints:
+        kernel = self.kernels["simhash"].fingerprints
+        return Fingerprints(*kernel(tape.blob, tape.offsets, select, unit, n, stop, rule, idf, top))
+
+    def cells(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U32, int]:
+        out: tuple[U32, int] = self.kernels["weights"].cells(tape.blob, tape.offsets, select, unit, n, stop)
+        return out
+
+    def add_cells(self, table: U32, cells: U32) -> None:
+        self.kernels["weights"].add(table, cells)
 
     def band_keys(self, signatures: U32, bands: int, rows: int) -> U64:
         out: U64 = self.kernels["bandkeys"].band_keys(signatures, bands, rows)

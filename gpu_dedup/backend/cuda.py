@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpu_dedup.backend import AuditIndex, Extracted, Sketches, host_backend
+from gpu_dedup.backend import AuditIndex, Extracted, Fingerprints, Sketches, host_backend
 from gpu_dedup.backend.cuda_device import (
     ON_CPU,
     GpuFacts,
@@ -313,6 +313,56 @@ class CudaBackend:
             return Sketches(signatures, units, kept)
 
         return self._do(work)
+
+    def fingerprints(
+        self, tape: Tape, select: I64, unit: int, n: int, stop: U64, rule: int, idf: U32, top: int
+    ) -> Fingerprints:
+        from gpu_dedup.kernels.simhash_cuda import BATCH, PEAK, PEAK_TFIDF, fingerprints
+        from gpu_dedup.kernels.simhash_ref import check_rule
+        from gpu_dedup.kernels.units_ref import check as check_text
+
+        check_text(tape.blob, tape.offsets, select, unit, n)
+        check_rule(rule, idf, top)
+        self._too_long(tape, select)
+
+        def work(budget: int) -> Fingerprints:
+            room = min(budget // (PEAK_TFIDF if len(idf) else PEAK), BATCH)
+            weights = self._up_to_stay(idf, np.uint32) if len(idf) else None
+            values = np.empty(len(select), np.uint64)
+            units, kept = np.empty(len(select), np.int64), np.empty(len(select), np.int64)
+            for first, last, blob, offsets, some in self._pieces(tape, select, room):
+                made = fingerprints(blob, offsets, some, unit, n, stop, rule, weights, top, room)
+                values[first:last], units[first:last], kept[first:last] = (array.get() for array in made)
+            return Fingerprints(values, units, kept)
+
+        return self._do(work)
+
+    def cells(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U32, int]:
+        from gpu_dedup.kernels.shingle_cuda import shingle_staged, stops
+        from gpu_dedup.kernels.simhash_cuda import BATCH, PEAK
+        from gpu_dedup.kernels.tape_cuda import batches, stage
+        from gpu_dedup.kernels.units_ref import check as check_text
+        from gpu_dedup.kernels.weights_cuda import cells
+
+        check_text(tape.blob, tape.offsets, select, unit, n)
+        self._too_long(tape, select)
+
+        def work(budget: int) -> tuple[U32, int]:
+            room = min(budget // PEAK, BATCH)
+            parts: list[U32] = [np.zeros(0, np.uint32)]
+            documents = 0
+            stop_d = stops(stop)
+            for _, _, blob, offsets, some in self._pieces(tape, select, room):
+                for begin, end in batches(offsets, some, room):
+                    made = shingle_staged(stage(blob, offsets, some[begin:end]), unit, n, stop_d)
+                    documents += int(np.count_nonzero(np.diff(made.rows_at.get())))
+                    parts.append(cells(made.hashes, made.rows_at, made.total).get())
+            return np.concatenate(parts), documents
+
+        return self._do(work)
+
+    def add_cells(self, table: U32, cells: U32) -> None:
+        self.host.add_cells(table, cells)
 
     def shingle_sets(self, tape: Tape, select: I64, unit: int, n: int, stop: U64) -> tuple[U64, I64]:
         from gpu_dedup.kernels.ranks_cuda import PEAK as SORT_PEAK
