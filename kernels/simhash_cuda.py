@@ -16,7 +16,7 @@ from gpu_dedup.kernels.units_ref import I64, U64, check
 
 PER_WARP = 256  # hashes of a warp of simhash.cu
 BATCH = 64 << 20  # bytes of text at a time
-# Device memory of a batch at its peak, in bytes per byte of `batch`: a shingle a byte, and sorting shingles (ranks_cuda);
+# Device memory of a batch at its peak, in bytes per byte of `batch`: a shingle a byte, and sorting them (ranks_cuda);
 # under TFIDF the terms stay while their weights are sorted. A text counts PER_TEXT beside its bytes, for its 64 sums.
 PEAK = 100
 PEAK_TFIDF = 132
@@ -68,9 +68,7 @@ def term_weights(terms: Any, starts: Any, term_rows: Any, total: int, idf: Any, 
     keys = empty(terms.size, np.uint64)
     launch("simhash", "ranked_rows", terms.size, (ranks, term_rows, rows, count, keys, report))
     keys = cupy.sort(keys)
-    launch(
-        "simhash", "drop_light", terms.size, (keys, ranks, term_rows, rows, count, np.int64(top), weights, report)
-    )
+    launch("simhash", "drop_light", terms.size, (keys, ranks, term_rows, rows, count, np.int64(top), weights, report))
     check_sorted(int(report.get()[0]), terms.size)
     return weights
 
@@ -121,4 +119,3 @@ def fingerprints(
             del made
             weighted(terms, term_weights(terms, starts, rows, total, idf, top), rows, out)
     return values, units, kept
-

@@ -13,6 +13,8 @@ because all have its words.) Shingles of one cell share a count: at 2**24 cells 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +41,7 @@ def cells(blob: U8, offsets: I64, select: I64, unit: int, n: int, stop: U64) -> 
     raises   ValueError, UnicodeDecodeError as shingle_ref.shingle
     """
     hashes, bounds, _ = shingle(blob, offsets, select, unit, n, stop)
-    parts = [np.unique(hashes[a:b] >> np.uint64(64 - CELL_BITS)) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [np.unique(hashes[a:b] >> np.uint64(64 - CELL_BITS)) for a, b in pairwise(bounds)]
     out = np.concatenate([np.zeros(0, np.uint64), *parts]).astype(np.uint32)
     return out, int(np.count_nonzero(bounds[1:] > bounds[:-1]))
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_dedup.backend import BEST, LOWEST, PARTNER, choose_backend, host_backend, warm
+from gpu_dedup.backend import BEST, COUNT, LOWEST, PARTNER, SET, TFIDF, choose_backend, host_backend, warm
 from gpu_dedup.batch import Tape
 from gpu_dedup.errors import RunError
 from gpu_dedup.pipeline import dedup
@@ -74,6 +74,30 @@ def same(found, wanted):
 
 
 # ------------------------------------------------------------------------------------------------- function by function
+
+
+def check_fingerprints(gpu):
+    reference = host_backend("numpy")
+    tape = awkward_tape()
+    select = np.array([3, 2, 9, 0, 8, 5, 6, 7, 1, 4, 11, 2], np.int64)
+    no_idf = np.zeros(0, np.uint32)
+    idf = np.random.default_rng(9).integers(1, 1 << 20, 1 << 24, dtype=np.uint32)
+    for normal, unit, n in ((gpu.normalise(tape, LOWER_WHITE), 0, 2), (tape, 2, 4)):
+        some = reference.shingle_sets(normal, select[4:6], unit, n, np.zeros(0, np.uint64))[0]
+        for stop in (np.zeros(0, np.uint64), np.unique(some[::2])):
+            arguments = (normal, select, unit, n, stop)
+            for rule, weights, top in ((SET, no_idf, 0), (COUNT, no_idf, 0), (TFIDF, idf, 0), (TFIDF, idf, 20)):
+                found = gpu.fingerprints(*arguments, rule, weights, top)
+                wanted = reference.fingerprints(*arguments, rule, weights, top)
+                for name in ("values", "units", "kept"):
+                    same(getattr(found, name), getattr(wanted, name))
+            found, wanted = gpu.cells(*arguments), reference.cells(*arguments)
+            same(np.sort(found[0]), np.sort(wanted[0]))
+            assert found[1] == wanted[1]
+    table = np.zeros(1 << 24, np.uint32)
+    gpu.add_cells(table, found[0])
+    assert int(table.sum()) == len(found[0])
+    assert not idf.flags.writeable, "the weights stay on the device while their array lives"
 
 
 def check_text(gpu, slots=37, stop_from=2):
@@ -174,6 +198,10 @@ def check_verification(gpu, rng, members=60):
 
 def test_text(gpu):
     check_text(gpu)
+
+
+def test_fingerprints(gpu):
+    check_fingerprints(gpu)
 
 
 def test_collisions(gpu, rng):
@@ -651,7 +679,8 @@ def test_every_kernel_is_compiled_before_threads_come(standin):
         for name in cuda.source(stem).split("__global__ void __launch_bounds__")[1:]
         for name in [name.partition(")")[2]]
     }
-    lazy = {"segment_keys"}  # buckets in segments: only where a bucket is over the cap
+    # Buckets in segments come where a bucket is over the cap, the repeats of shingles are counted for SimHash's tfidf.
+    lazy = {"segment_keys", "set_starts"}
     assert kernels - lazy <= touched
 
 

@@ -488,6 +488,66 @@ def test_small_simhash_on_the_device(device_cupy, rng):
         assert got.get().tolist() == [0] * (len(bounds) - 1)
 
 
+def weights_of_cells(rng: np.random.Generator) -> np.ndarray:
+    """Few kinds of weights, so that many terms weigh the same, and the largest there may be."""
+    made = rng.integers(1, 4, simhash_ref.CELLS, dtype=np.uint32)
+    made[::5] = simhash_ref.LARGEST_IDF - 1
+    return made
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_small_fingerprints(device_cupy, pyrng, rng, unit):
+    tape = awkward(pyrng)
+    select = mixed(tape)
+    launcher = kernel("simhash")
+    weights = weights_of_cells(rng)
+    weights_d, none_d = device_cupy.asarray(weights), device_cupy.asarray(np.zeros(0, np.uint32))
+    blob = on_device(device_cupy, tape.blob, 5)
+    stop = np.unique(shingle_ref.shingle(tape.blob, tape.offsets, select, unit, 2, NONE)[0])[::3]
+    for rule, idf, idf_d, tops in (
+        (simhash_ref.SET, np.zeros(0, np.uint32), none_d, (0,)),
+        (simhash_ref.COUNT, np.zeros(0, np.uint32), none_d, (0,)),
+        (simhash_ref.TFIDF, weights, weights_d, (0, 1, 9)),
+    ):
+        for top, stops, batch in itertools.product(tops, (NONE, stop), (1 << 26, 1000)):
+            want = simhash_ref.fingerprints(tape.blob, tape.offsets, select, unit, 2, stops, rule, idf, top)
+            got = launcher.fingerprints(blob, tape.offsets, select, unit, 2, stops, rule, idf_d, top, batch)
+            same(got, want)
+
+
+def test_small_fingerprints_of_long_rows(device_cupy, rng):
+    """Rows over many warps, and terms that repeat more often than a byte counts."""
+    words = rng.integers(0, 700, 3000)
+    texts = [" ".join(f"w{i}" for i in words), "", "again " * 900 + "once", " ".join(f"v{i}" for i in range(600))]
+    tape = Tape.of(texts)
+    select = np.arange(len(texts), dtype=np.int64)
+    weights = weights_of_cells(rng)
+    for rule, idf, top in (
+        (simhash_ref.SET, np.zeros(0, np.uint32), 0),
+        (simhash_ref.COUNT, np.zeros(0, np.uint32), 0),
+        (simhash_ref.TFIDF, weights, 0),
+        (simhash_ref.TFIDF, weights, 300),
+    ):
+        want = simhash_ref.fingerprints(tape.blob, tape.offsets, select, TOKEN, 1, NONE, rule, idf, top)
+        blob, idf_d = on_device(device_cupy, tape.blob), device_cupy.asarray(idf)
+        same(kernel("simhash").fingerprints(blob, tape.offsets, select, TOKEN, 1, NONE, rule, idf_d, top), want)
+
+
+def test_small_cells(device_cupy, pyrng):
+    tape = awkward(pyrng)
+    select = mixed(tape)
+    for unit in UNITS:
+        hashes, rows, _ = shingle_ref.shingle(tape.blob, tape.offsets, select, unit, 2, NONE)
+        # Hashes of one row that share a cell, which no text of this size has by itself.
+        hashes = hashes & np.uint64(0x00FF_0000_0000_00FF)
+        found = kernel("weights").cells(device_cupy.asarray(hashes), device_cupy.asarray(rows), len(hashes)).get()
+        want = [np.unique(hashes[a:b] >> np.uint64(40)) for a, b in itertools.pairwise(rows)]
+        assert found.dtype == np.uint32
+        assert found.tolist() == np.concatenate(want).tolist()
+        assert len(found) < len(hashes)
+    assert kernel("weights").cells(device_cupy.asarray(NONE), device_cupy.asarray(np.zeros(3, np.int64)), 0).size == 0
+
+
 # ---------------------------------------------------------------------------------------- addresses, orders, refusals
 
 
@@ -645,7 +705,7 @@ def test_sources_are_whole():
 
 def test_importing_launchers_loads_no_cuda():
     stems = "cuda tape_cuda units_cuda shingle_cuda sketch_cuda minhash_cuda digest_cuda bandkeys_cuda simhash_cuda"
-    names = ", ".join([*stems.split(), "fastsketch_cuda"])
+    names = ", ".join([*stems.split(), "fastsketch_cuda", "weights_cuda"])
     code = f"from gpu_dedup.kernels import {names}\nimport sys\nassert not {{'cupy', 'numba'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
 

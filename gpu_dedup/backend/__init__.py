@@ -83,8 +83,8 @@ class Fingerprints:
 
     values  uint64[m]; 0 where `kept` is 0, and any number elsewhere
     units   int64[m] units of the text
-    kept    int64[m] its shingles, repeats counted, stop shingles left out; a document with 0 has no fingerprint and must
-            meet no other
+    kept    int64[m] its shingles, repeats counted, stop shingles left out; a document with 0 has no fingerprint and
+            must meet no other
     """
 
     values: U64
