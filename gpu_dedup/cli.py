@@ -25,7 +25,19 @@ from click.shell_completion import shell_complete
 
 from gpu_dedup import __version__
 from gpu_dedup.errors import GpuDedupError, InternalError, OutputError, RecipeError, UserError, disk_error
-from gpu_dedup.recipe import ACTIONS, CLUSTER, METHODS, NORMALIZE_STEPS, SKETCHES, UNITS, VERIFY, WITNESS, Recipe, ppm
+from gpu_dedup.recipe import (
+    ACTIONS,
+    CLUSTER,
+    FORMATS,
+    METHODS,
+    NORMALIZE_STEPS,
+    SKETCHES,
+    UNITS,
+    VERIFY,
+    WITNESS,
+    Recipe,
+    ppm,
+)
 from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
 
 PROGRAM = "gpu-dedup"
@@ -71,6 +83,7 @@ class Option:
     metavar: str
     help: str
     default: str | None = None  # words for the help; None where the help text says it
+    switch: bool = False  # takes no value; given, the field is True
 
     @property
     def name(self) -> str:
@@ -226,6 +239,15 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "A row without a usable text: stop, leave out, copy through.",
             "error",
         ),
+        Option("format", "--format", str, "|".join(FORMATS), "Format of all files.", "by their endings"),
+        Option(
+            "lines",
+            "--lines",
+            str,
+            "",
+            "Plain text is a document for each line.  [default: for each file]",
+            switch=True,
+        ),
         Option("on_bad_file", "--on-bad-file", str, "error|skip", "A damaged file: stop, or leave it out.", "error"),
         _count("limit", "--limit", "N", "Only the first N rows of the input.", "all"),
     ),
@@ -332,7 +354,10 @@ def _with_options(*tables: dict[str, tuple[Option, ...]]) -> Callable[[Callable[
         options = [option for table in tables for section in table.values() for option in section]
         for option in reversed(options):
             text = option.help if option.default is None else f"{option.help}  [default: {option.default}]"
-            function = click.option(option.flag, option.name, metavar=option.metavar, help=text)(function)
+            if option.switch:
+                function = click.option(option.flag, option.name, is_flag=True, default=None, help=text)(function)
+            else:
+                function = click.option(option.flag, option.name, metavar=option.metavar, help=text)(function)
         return function
 
     return decorate
@@ -349,13 +374,16 @@ _debug_option = click.option(
 _quiet_option = click.option("--quiet", is_flag=True, help="No progress and no summary.")
 
 
-def read_options(tables: dict[str, tuple[Option, ...]], given: dict[str, str | None]) -> dict[str, Any]:
+def read_options(tables: dict[str, tuple[Option, ...]], given: dict[str, Any]) -> dict[str, Any]:
     """Values by field name, of the options that were given."""
     out = {}
     for section in tables.values():
         for option in section:
             text = given.get(option.name)
-            if text is not None:
+            if option.switch:
+                if text:
+                    out[option.field] = True
+            elif text is not None:
                 try:
                     out[option.field] = option.convert(text)
                 except UserError as error:
@@ -454,7 +482,8 @@ def _drop_stdout() -> None:
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
-    help="Removes near-copies of texts from JSONL, Parquet and Arrow files, with a reason for every row that goes.",
+    help="Removes near-copies of texts from JSONL, CSV, text, Parquet and Arrow files, "
+    "with a reason for every row that goes.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
@@ -476,7 +505,8 @@ def cli(ctx: click.Context) -> None:
 @_debug_option
 @_with_options(RECIPE_OPTIONS, RUN_OPTIONS)
 def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> None:
-    """Remove duplicates from INPUT: files, folders or globs of .jsonl (.gz, .zst), .parquet and .arrow.
+    """Remove duplicates from INPUT: files, folders or globs of .jsonl, .csv, .tsv, .txt and .md (each also
+    .gz and .zst), .parquet, .arrow and .feather.
 
     DIR gets the same files less the rows that are copies, and _gpu_dedup/ with report.json and removed.parquet: every
     row that went, why, and the row that stays for it.

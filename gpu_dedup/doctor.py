@@ -161,6 +161,8 @@ def _formats() -> Iterator[tuple[str, str]]:
     import pyarrow as pa
 
     yield "JSON lines", ".jsonl .ndjson .json, each also .gz .zst"
+    yield "CSV, TSV", ".csv .tsv, each also .gz .zst"
+    yield "plain text", ".txt .md, each also .gz .zst"
     yield "Parquet", ".parquet .pq"
     yield "Arrow", ".arrow .feather .arrows .ipc (files and streams)"
     there = [name for name in CODECS if pa.Codec.is_available(name)]

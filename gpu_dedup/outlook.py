@@ -92,7 +92,7 @@ def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     from gpu_dedup.backend import host_backend
     from gpu_dedup.read import discover, open_source
 
-    sources = discover(list(inputs), None)
+    sources = discover(list(inputs), None, None, recipe.format, recipe.lines)
     total = sum(source.size for source in sources)
     step = max(1, len(sources) // SAMPLE_FILES)
     rows = text = seen = 0
@@ -101,7 +101,7 @@ def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     chosen = sources[::step][:SAMPLE_FILES]
     for index, source in enumerate(chosen):
         room = SAMPLE_BYTES // len(chosen)
-        with open_source(source, min(run.batch_bytes, 1 << 20), index, fields) as reader:
+        with open_source(source, min(run.batch_bytes, 1 << 20), index, fields, backend=backend) as reader:
             for chunk in reader:
                 parsed = chunk.parse(backend, recipe.text_field, ())
                 rows += int((parsed.status == ROW_TEXT).sum())

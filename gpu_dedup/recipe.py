@@ -30,6 +30,7 @@ VERIFY = ("exact", "edit", "signature", "none")
 CLUSTER = ("representative", "connected")
 WITNESS = ("lowest", "best")
 ACTIONS = ("remove", "flag")
+FORMATS = ("jsonl", "csv", "tsv", "txt", "parquet", "arrow")
 MAX_SLOTS = 1024
 MIN_SLOTS = 16
 LARGEST = 2**31 - 1  # of counts that kernels take
@@ -117,6 +118,8 @@ class Recipe:
     witness: str = "lowest"
     keep: str = "first"
     action: str = "remove"
+    format: str | None = None  # of all files of the input; None: by their endings
+    lines: bool = False  # plain text is a document for each line, not for each file
     limit: int | None = None  # only the first so many rows of the input exist
 
     def __post_init__(self) -> None:
@@ -127,6 +130,10 @@ class Recipe:
         _choice("cluster", self.cluster, CLUSTER)
         _choice("witness", self.witness, WITNESS)
         _choice("action", self.action, ACTIONS)
+        if self.format is not None:
+            _choice("format", self.format, FORMATS)
+        if self.lines and self.format not in (None, "txt"):
+            raise RecipeError(f"lines is for plain text, and the format is {self.format}; drop one of the two options")
         _choice("on-no-text", self.on_no_text, ("keep", "drop"))
         _choice("on-bad-row", self.on_bad_row, ("error", "skip", "keep"))
         _choice("on-bad-file", self.on_bad_file, ("error", "skip"))

@@ -56,7 +56,7 @@ FOLDER = "_gpu_dedup"  # below the output folder
 REPORT_NAME = "report.json"
 LOG_NAME = "removed.parquet"
 
-BY_LINE = ("jsonl",)  # formats of an input whose rows are physical lines
+BY_LINE = ("jsonl", "lines")  # formats of an input whose rows are physical lines
 REASONS = ("exact", "near", "exact+near", "no-text", "bad-row")
 GUARANTEES = ("kept-witness", "chain", "probabilistic")
 BAD_ROWS_LISTED = 100

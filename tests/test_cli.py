@@ -89,6 +89,8 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "witness": ("--witness", "best", "best"),
     "keep": ("--keep", "max:meta.score", "max:meta.score"),
     "action": ("--action", "flag", "flag"),
+    "format": ("--format", "csv", "csv"),
+    "lines": ("--lines", "", True),
     "on_bad_row": ("--on-bad-row", "keep", "keep"),
     "on_bad_file": ("--on-bad-file", "skip", "skip"),
     "limit": ("--limit", "0", 0),
@@ -110,7 +112,7 @@ def test_an_option_sets_its_field_and_no_other(
     field: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flag, text, value = GIVEN[field]
-    code, out, _ = run_main(capsys, "run", "in.jsonl", "-o", "out", flag, text)
+    code, out, _ = run_main(capsys, "run", "in.jsonl", "-o", "out", flag, *([text] if text else []))
     assert (code, out) == (0, "the summary\n")
     assert seen["inputs"] == ["in.jsonl"]
     assert seen["output"] == "out"

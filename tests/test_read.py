@@ -29,6 +29,7 @@ from gpu_dedup.errors import InputError, InternalError, OutputError, UserError
 from gpu_dedup.kernels import jsonl_ref
 from gpu_dedup.read import Source, discover, open_source, read_rows
 from gpu_dedup.read import jsonl as jsonl_module
+from gpu_dedup.read import lines as lines_module
 from gpu_dedup.read.chunks import replaced
 from gpu_dedup.read.jsonl import judge
 
@@ -201,7 +202,7 @@ def test_lines_far_longer_than_a_chunk(backend: Any, tmp_path: Path) -> None:
 
 
 def test_a_line_without_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl_module, "MAX_LINE", 1000)
+    monkeypatch.setattr(lines_module, "MAX_LINE", 1000)
     source = source_of(tmp_path / "a.jsonl", b'{"text":"a"}\n' + b"x" * 5000)
     with (
         pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 1000 bytes"),
@@ -848,7 +849,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "in/b.jsonl", "in/a.jsonl.gz", "in/sub/c.parquet", "in/sub/Z.NDJSON", "in/sub2/d.json",
         "in/sub-1/e.jsonl.zst", "in/é.pq",
         "in/.hidden.jsonl", "in/_part.jsonl", "in/.cache/x.jsonl", "in/_gpu_dedup/removed.parquet", "in/readme.txt",
-        "in/x.csv",
+        "in/x.dat",
         "other/a.jsonl.gz", "other/deep/f.jsonl", "plain.jsonl", "odd[1].jsonl",
     ):  # fmt: skip
         path = tmp_path / name
@@ -904,10 +905,10 @@ def test_files_folders_and_globs(tree: Path) -> None:
         (["nowhere.jsonl"], r"nowhere\.jsonl: no such file or folder"),
         (["in/b.jsonl", "nowhere/"], r"nowhere/: no such file"),
         (["in/*.arrow"], r"in/\*\.arrow: no file matches"),
-        (["in/**/*.txt"], r"no file of a known kind"),
+        (["in/**/*.dat"], r"no file of a known kind"),
         (["empty"], r"empty: no input in this folder; known endings are \.jsonl"),
-        (["in/readme.txt"], r"in/readme\.txt: unknown kind of file; known endings are \.jsonl, .*\.parquet"),
-        (["in/x.csv", "in/b.jsonl"], r"x\.csv: unknown kind"),
+        (["in/x.dat"], r"in/x\.dat: unknown kind of file; known endings are \.jsonl, .*\.parquet"),
+        (["in/x.dat", "in/b.jsonl"], r"x\.dat: unknown kind"),
         (["in/b.jsonl", "in/b.jsonl"], r"b\.jsonl: this file is given twice; name each input once"),
         (["in", "in/sub"], r"is given twice"),
         (["in/b.jsonl", "./in/../in/b.jsonl"], r"is given twice"),
@@ -975,12 +976,12 @@ def test_what_is_passed_over_is_told(tree: Path) -> None:
     (tree / "in" / "gone.txt").symlink_to("nowhere")
     over: list[str] = []
     kinds = {source.rel: (source.format, source.compression) for source in discover(["in"], None, over)}
-    assert over == ["in/b.jsonl.bz2", "in/d.jsonl.gzip", "in/readme.txt", "in/sub/c.jsonl.xz", "in/x.csv"]
+    assert over == ["in/b.jsonl.bz2", "in/d.jsonl.gzip", "in/readme.txt", "in/sub/c.jsonl.xz", "in/x.dat"]
     assert kinds["sub/g.JSONL.ZSTD"] == kinds["sub/h.JsonL.Zst"] == ("jsonl", "zst")
     assert kinds["sub/i.PARQUET"] == ("parquet", "")
     over.clear()
     discover(["in/**/*"], None, over)
-    assert over == ["in/b.jsonl.bz2", "in/d.jsonl.gzip", "in/readme.txt", "in/sub/c.jsonl.xz", "in/x.csv"]
+    assert over == ["in/b.jsonl.bz2", "in/d.jsonl.gzip", "in/readme.txt", "in/sub/c.jsonl.xz", "in/x.dat"]
     over.clear()
     discover(["other", "in/s*"], None, over)
     assert over == ["in/sub/c.jsonl.xz"]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
-    "jsonl", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide", "jaccard",
-    "edit", "sweep", "components", "audit", "simhash", "weights", "hamming",
+    "jsonl", "csv", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide",
+    "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming",
 )  # fmt: skip
 
 
@@ -106,6 +106,20 @@ class Backend(Protocol):
     ) -> Extracted:
         """Take JSON lines apart. data[:size] are whole lines (only the last may lack its line feed), data holds 64
         spare bytes after `size`. fields are joined by a newline into the text. Only rows with want[i] are parsed."""
+        ...
+
+    def scan_csv(self, data: U8, size: int, delimiter: int) -> tuple[I64, int]:
+        """Where the records of data[:size] begin, and how the last one ends; see kernels/csv_ref.py."""
+        ...
+
+    def split_csv(
+        self, data: U8, starts: I64, delimiter: int, columns: I64, want: Bool | None
+    ) -> tuple[I64, I64, U8]:  # fmt: skip
+        """Fields of each record, and spans and kinds of the wanted ones; see kernels/csv_ref.py."""
+        ...
+
+    def csv_texts(self, data: U8, spans: I64, kinds: U8, good: Bool) -> Tape:
+        """The fields of each good record without their quotes, joined by a newline."""
         ...
 
     def valid_utf8(self, tape: Tape) -> Bool:
@@ -244,6 +258,7 @@ class HostBackend:
     def __init__(self, name: str, suffix: str) -> None:
         self.name = name
         self.warmed: set[tuple[bool, ...]] = set()  # what `warm` has compiled
+        self.warmed_csv = False
         self.kernels: dict[str, Any] = {
             stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
         }
@@ -255,6 +270,17 @@ class HostBackend:
             data, size, tuple(fields), tuple(extra), want
         )
         return Extracted(starts, status, Tape(blob, offsets), spans)
+
+    def scan_csv(self, data: U8, size: int, delimiter: int) -> tuple[I64, int]:
+        starts, state = self.kernels["csv"].scan(data, size, delimiter)
+        return starts, state
+
+    def split_csv(self, data: U8, starts: I64, delimiter: int, columns: I64, want: Bool | None) -> tuple[I64, I64, U8]:
+        counts, spans, kinds = self.kernels["csv"].split(data, starts, delimiter, columns, want)
+        return counts, spans, kinds
+
+    def csv_texts(self, data: U8, spans: I64, kinds: U8, good: Bool) -> Tape:
+        return Tape(*self.kernels["csv"].texts(data, spans, kinds, good))
 
     def valid_utf8(self, tape: Tape) -> Bool:
         out: Bool = self.kernels["utf8"].valid(tape.blob, tape.offsets)
@@ -502,6 +528,27 @@ def warm(
     if failed := jit.guarded(touch):
         raise failed
     warmed.add((near, edit, audit, html, fast))
+
+
+def warm_csv(backend: Backend, note: Callable[[str], None]) -> None:
+    """Compile the kernels that only CSV and TSV need, as `warm` does those of every run."""
+    host = backend if isinstance(backend, HostBackend) else getattr(backend, "host", None)
+    if not isinstance(host, HostBackend) or host.name != "numba" or host.warmed_csv:
+        return
+    from gpu_dedup.kernels import jit
+
+    data = np.zeros(128, np.uint8)
+    data[:12] = np.frombuffer(b'a,"b""c"\nd,e', np.uint8)
+
+    def touch() -> None:
+        starts, _ = host.scan_csv(data, 12, 44)
+        _, spans, kinds = host.split_csv(data, starts, 44, np.arange(2, dtype=np.int64), None)
+        host.csv_texts(data, spans, kinds, np.ones(2, np.bool_))
+
+    if jit.is_cold():
+        note("compiling kernels for this machine (first run only, some 20 seconds)")
+    jit.guarded(touch)
+    host.warmed_csv = True
 
 
 def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool) -> None:

@@ -212,6 +212,15 @@ class CudaBackend:
     ) -> Extracted:
         return self.host.extract_jsonl(data, size, fields, extra, want)
 
+    def scan_csv(self, data: U8, size: int, delimiter: int) -> tuple[I64, int]:
+        return self.host.scan_csv(data, size, delimiter)
+
+    def split_csv(self, data: U8, starts: I64, delimiter: int, columns: I64, want: Bool | None) -> tuple[I64, I64, U8]:
+        return self.host.split_csv(data, starts, delimiter, columns, want)
+
+    def csv_texts(self, data: U8, spans: I64, kinds: U8, good: Bool) -> Tape:
+        return self.host.csv_texts(data, spans, kinds, good)
+
     def valid_utf8(self, tape: Tape) -> Bool:
         return self.host.valid_utf8(tape)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_dedup import bands
-from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm
+from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
@@ -114,7 +114,8 @@ def dedup(
     if isinstance(inputs, (str, bytes, os.PathLike)):
         inputs = [inputs]
     passed_over: list[str] = []
-    sources = discover([os.fsdecode(path) for path in inputs], target, passed_over)
+    sources = discover([os.fsdecode(path) for path in inputs], target, passed_over, recipe.format, recipe.lines)
+    _check_fields(recipe, sources)
     guess = sum(_unpacked(source) for source in sources)
     backend, why = choose_backend(run, guess)
     gpus = count_gpus(run, backend, len(sources), guess)
@@ -142,6 +143,20 @@ def dedup(
         if folder is not None:
             folder.commit(report)
     return report
+
+
+def _check_fields(recipe: Recipe, sources: Sequence[Source]) -> None:
+    """Refuse what plain text cannot have, and --lines without plain text."""
+    if recipe.lines and not any(source.format == "lines" for source in sources):
+        raise RecipeError("lines is for plain text, and no input is plain text; drop it, or pass --format txt")
+    if all(source.format in ("txt", "lines") for source in sources):
+        for name, given, default in (
+            ("text-field", ",".join(recipe.text_field), ",".join(Recipe.text_field)),
+            ("id-field", recipe.id_field, Recipe.id_field),
+            ("keep", recipe.keep if recipe.keep_field else "", ""),
+        ):
+            if given != default:
+                raise RecipeError(f"{name} {given!r} names a field, and plain text has none; drop it")
 
 
 @dataclass(frozen=True)
@@ -224,6 +239,8 @@ def _search(
     fast = recipe.sketch == "fast"
     with progress.stage("start"):
         warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps, fast)
+        if any(source.format in ("csv", "tsv") for source in sources):
+            warm_csv(job.backend, progress.note)
     # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
     sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
@@ -457,7 +474,7 @@ def _left_out(passed_over: Sequence[str]) -> list[str]:
         return []
     names = sorted({os.path.basename(path) for path in passed_over})
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return [f"{len(passed_over)} files of unknown kind were left out and are not in the output: {shown}"]
+    return [f"{len(passed_over)} files of another kind were left out and are not in the output: {shown}"]
 
 
 def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup import columns
-from gpu_dedup.batch import I64, Bool
+from gpu_dedup.batch import I64, MISSING, Bool
 from gpu_dedup.pipeline.outcome import (
     CHAIN,
     EXACT,
@@ -120,6 +120,10 @@ def emit(
                 continue
             mine = keep[facts.first : facts.first + facts.rows]
             whole = bool(mine.all()) and facts.content_hash is not None
+            if facts.source.format == "txt" and not mine.any():  # the document is the file: it is not written
+                _no_ids(facts, ids)
+                advance(facts.source.size)
+                continue
             with folder.open_temp(facts.source.rel) as path:
                 if whole:
                     if copy_file(facts.source.path, path, advance) != facts.content_hash:
@@ -136,6 +140,12 @@ def emit(
         for start in range(0, len(logged), LOG_BATCH):
             log.append(log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
     return Emitted(kept_by_file, keep, ids)
+
+
+def _no_ids(facts: FileFacts, ids: Ids) -> None:
+    """Rows of plain text, which has no ids."""
+    local = ids.inside(facts.first, facts.rows)
+    ids.add(local + facts.first, [MISSING] * len(local))
 
 
 def _write_lines(
@@ -161,7 +171,7 @@ def _write_lines(
             starts = chunk.lines()[: count + 1]
         return chunk.bom, encode(chunk.data, starts, mine, source.compression), chunk.nbytes, *found
 
-    with open_source(source, batch_bytes, facts.index) as reader:
+    with open_source(source, batch_bytes, facts.index, backend=sketcher.backend) as reader:
         with JsonlWriter(path, source.compression) as writer, pool.behind() as later:
             for bom, packed, nbytes, rows, values in pool.ordered(work, _until(reader, facts.rows)):
                 if bom:
@@ -229,6 +239,9 @@ def _collect_ids(
     facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, ids: Ids, whole: bool = False
 ) -> None:
     """Ids of the wanted rows of a file that is not taken apart for writing. `whole`: and its bytes must be the same."""
+    if facts.source.format in ("txt", "lines"):
+        _no_ids(facts, ids)
+        return
     local = ids.inside(facts.first, facts.rows)
     firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
     which = np.unique(np.searchsorted(firsts, local, side="right") - 1)
@@ -238,7 +251,7 @@ def _collect_ids(
         return _ids_of(chunk, facts, sketcher, ids, count)
 
     fields = [*sketcher.recipe.text_field, sketcher.recipe.id_field]
-    with open_source(facts.source, batch_bytes, facts.index, fields) as reader:
+    with open_source(facts.source, batch_bytes, facts.index, fields, backend=sketcher.backend) as reader:
         for rows, values in pool.ordered(work, reader.read_refs([facts.refs[i] for i in which])):
             ids.add(rows, values)
         if whole and facts.content_hash is not None and reader.content_hash() != facts.content_hash:

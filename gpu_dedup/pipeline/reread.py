@@ -56,7 +56,9 @@ def reread(
             local = wanted[low:high] - facts.first
             firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
             which = np.unique(np.searchsorted(firsts, local, side="right") - 1)
-            with open_source(facts.source, batch_bytes, facts.index, [*fields, *extra]) as reader:
+            with open_source(
+                facts.source, batch_bytes, facts.index, [*fields, *extra], backend=sketcher.backend
+            ) as reader:
                 for ref, chunk in zip(which, reader.read_refs([facts.refs[i] for i in which]), strict=True):
                     last = firsts[ref + 1] if ref + 1 < len(firsts) else facts.rows
                     inside = local[np.searchsorted(local, firsts[ref]) : np.searchsorted(local, last)]

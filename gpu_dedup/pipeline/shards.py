@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup import distribute
-from gpu_dedup.backend import Backend, host_backend, warm
+from gpu_dedup.backend import Backend, host_backend, warm, warm_csv
 from gpu_dedup.batch import ROW_BLANK
 from gpu_dedup.distribute import Channel, Job
 from gpu_dedup.errors import InputError, InternalError, OutputError, UserError, disk_error, shown
@@ -188,6 +188,8 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     recipe = task.recipe
     backend = task.place.open()
     warm(backend, channel.note, recipe.method == "minhash", html="html" in recipe.steps, fast=recipe.sketch == "fast")
+    if any(source.format in ("csv", "tsv") for source in task.sources):
+        warm_csv(backend, channel.note)
     nothing = Budget(0)  # all of it goes to disk
     tables: list[Table] = []
 

@@ -378,7 +378,9 @@ class Surveyor:
                 yield _End(facts, saved[-1].stretch.content_hash, source.size, saved=True)
                 continue
             try:
-                with open_source(source, self.batch_bytes, index, columns, [self.recipe.id_field]) as reader:
+                with open_source(
+                    source, self.batch_bytes, index, columns, [self.recipe.id_field], self.sketcher.backend
+                ) as reader:
                     for chunk, known in self._beside(facts, reader, saved):
                         seen += chunk.nbytes
                         if isinstance(known, _Saved):
@@ -490,9 +492,10 @@ class Surveyor:
             select = np.flatnonzero((rows.status == ROW_TEXT) & (length > 0))
             select = select[self.seen.first_time(digest[select])]
             signatures, keys, units, kept = self.sketcher.sketch(normal, select)
+        values = chunk.keeper_values(rows.fields[extra[0]]) if extra else None
         return _Batch(
             item.facts, chunk.first_row, [chunk.ref], chunk.nbytes, rows.tape.nbytes, rows.status, digest, length,
-            chars, rows.fields[extra[0]] if extra else None, rows.errors, select, signatures, keys, units, kept,
+            chars, values, rows.errors, select, signatures, keys, units, kept,
         )  # fmt: skip
 
     def _keep_values(self, values: KeeperColumn, batches: list[_Batch], files: list[FileFacts]) -> None:

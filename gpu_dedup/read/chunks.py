@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, U8, Bool, Rows, Tape
-from gpu_dedup.errors import InternalError
+from gpu_dedup.errors import InputError, InternalError, shown
 
 PAD = 64  # spare bytes behind the lines of a chunk: kernels read 64 at a time
 
@@ -22,8 +23,8 @@ class ChunkRef(NamedTuple):
     first_row  number in the file of its first row
     rows       physical rows in it
     part       Parquet: its row group; Arrow: its record batch; else 0
-    offset     JSONL: byte of the (decompressed) file where its first line begins; else row of its group or batch
-    size       JSONL: bytes; else 0
+    offset     lines, CSV: byte of the (decompressed) file where its first row begins; else row of its group or batch
+    size       lines, CSV: bytes; else 0
     """
 
     first_row: int
@@ -40,8 +41,8 @@ class Chunk(ABC):
     first_row   number in the file of its first row (0-based physical line, or record number)
     nbytes      bytes of the file (compressed, where it is) that were read for it: for progress
     ref         to read it again
-    bom         bytes before the first line that belong to the file, not to a row (chunk 0 of a JSONL file)
-    data        uint8[size + 64 or more], JSONL: its lines as they are; else empty
+    bom         bytes before the first line that belong to the file, not to a row (BOM, header of CSV; chunk 0)
+    data        uint8[size + 64 or more], lines, CSV: its rows as they are; else empty
     size        bytes of data that are lines
     """
 
@@ -76,9 +77,13 @@ class Chunk(ABC):
         Raises InputError where the file as a whole cannot give such a text. Thread-safe, as often as wanted.
         """
 
+    def keeper_values(self, values: list[Any]) -> list[Any]:
+        """Values of a field, as `parse` gave them, as the keeper compares them."""
+        return values
+
     def lines(self) -> I64:
-        """int64[n + 1]: line i is data[starts[i]:starts[i + 1]], its terminator included. JSONL only."""
-        raise InternalError("only a chunk of lines has lines")
+        """int64[n + 1]: line i is data[starts[i]:starts[i + 1]], its terminator included; so are records of CSV."""
+        raise InternalError("a chunk of columns has no lines")
 
 
 class Reader(ABC):
@@ -97,13 +102,13 @@ class Reader(ABC):
     def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[Chunk]:
         """The chunks that gave these refs (ascending), one for each, whatever the batch size of either reader.
 
-        Plain JSONL is read at the place, Parquet and Arrow files from the row groups or batches concerned, compressed
-        JSONL and Arrow streams from the start on.
+        Plain lines are read at the place, Parquet and Arrow files from the row groups or batches concerned, compressed
+        lines and Arrow streams from the start on.
         """
 
     @abstractmethod
     def content_hash(self) -> str | None:
-        """XXH3-64 of all bytes of the file, 16 hex digits. JSONL: known once the iteration has come to its end.
+        """XXH3-64 of all bytes of the file, 16 hex digits. Lines, CSV: known once the iteration has come to its end.
 
         None for what is no file.
         """
@@ -151,3 +156,39 @@ def quoted(names: Sequence[str], most: int = 8) -> str:
     if len(names) > most:
         parts.append(f"and {len(names) - most} more")
     return ", ".join(parts)
+
+
+def columns_here(names: Sequence[str], wanted: Sequence[str]) -> str:
+    """For a message that a column is not there: the columns that are, and one that may be meant."""
+    close = near_miss(names, wanted)
+    return f"columns here: {quoted(names)}" + (f"; is it {quoted([close])}?" if close else "")
+
+
+def near_miss(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """The name most like one that is not there: case and blanks aside, else by its letters."""
+    plain = {"".join(name.lower().split()): name for name in reversed(names)}
+    for name in wanted:
+        close = get_close_matches("".join(name.lower().split()), plain, 1, 0.75)
+        if close:
+            return plain[close[0]]
+    return None
+
+
+def only_one(names: Sequence[str], part: str, name: str, path: str) -> None:
+    """Refuse a name that stands for several columns: none of them is the right one."""
+    count = names.count(part)
+    if count > 1:
+        way = "" if part == name else f", on the way to {quoted([name])}"
+        raise InputError(
+            f"{count} columns are named {quoted([part])}{way}",
+            "rename all but one, name another field, or pass --on-bad-file skip",
+            place=shown(path),
+        )
+
+
+def why_not_utf8(text: bytes) -> str:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return f"not valid UTF-8 at byte {error.start + 1}"
+    raise InternalError("a text was refused that is valid UTF-8")

@@ -17,18 +17,29 @@ from gpu_dedup.errors import InputError, OutputError, shown
 OWNED = "_gpu_dedup"  # the folder that a run leaves beside its output; never input
 
 # Ending (lower case) -> (format, compression). A name is matched by its longest ending.
+PACKED = {"": "", ".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 ENDINGS: dict[str, tuple[str, str]] = {
     **{
-        lines + ending: ("jsonl", compression)
-        for lines in (".jsonl", ".ndjson", ".json", ".jsonlines")
-        for ending, compression in (("", ""), (".gz", "gz"), (".zst", "zst"), (".zstd", "zst"))
+        name + ending: (kind, compression)
+        for kind, names in {
+            "jsonl": (".jsonl", ".ndjson", ".json", ".jsonlines"),
+            "csv": (".csv",),
+            "tsv": (".tsv",),
+            "txt": (".txt", ".md"),
+        }.items()
+        for name in names
+        for ending, compression in PACKED.items()
     },
     ".parquet": ("parquet", ""),
     ".pq": ("parquet", ""),
     **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), ("arrow", "")),
 }
-KNOWN = ".jsonl, .ndjson and .json (also with .gz, .zst or .zstd), .parquet and .pq, .arrow, .arrows, .feather and .ipc"
-BY_LINE = ("jsonl",)  # formats whose rows are physical lines
+KNOWN = (
+    ".jsonl, .ndjson, .json, .csv, .tsv, .txt and .md (also with .gz, .zst or .zstd), .parquet and .pq, .arrow, "
+    ".arrows, .feather and .ipc"
+)
+FORMATS = ("jsonl", "csv", "tsv", "txt", "parquet", "arrow")
+BY_LINE = ("jsonl", "lines")  # formats whose rows are physical lines
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,8 @@ class Source:
 
     path         absolute
     rel          path under the common parent of all inputs: its place in the output
-    format       'jsonl' | 'parquet' | 'arrow'; 'memory' for a column that is no file (memory.py)
+    format       'jsonl' | 'csv' | 'tsv' | 'parquet' | 'arrow' | 'txt' (a document) | 'lines' (one in each line);
+                 'memory' for a column that is no file (memory.py)
     compression  '' | 'gz' | 'zst'
     size         bytes, and mtime_ns, when it was discovered: a file that differs later is refused
     """
@@ -51,28 +63,57 @@ class Source:
 
     def where(self, row: int) -> str:
         """The place of a row for a message: `file:line` (from 1) of lines, `file: row` (from 0) of records."""
+        if self.format == "txt":
+            return shown(self.path)
         return f"{shown(self.path)}:{row + 1}" if self.format in BY_LINE else f"{shown(self.path)}: row {row}"
 
 
-def kind_of(path: str) -> tuple[str, str] | None:
-    """(format, compression) by the file's ending; None where it is unknown."""
+def kind_of(path: str, format: str | None = None) -> tuple[str, str] | None:
+    """(format, compression) by the file's ending; None where it is unknown. `format` takes the ending's place."""
     name = os.path.basename(path).lower()
+    if format is not None:
+        packed = "" if format in ("parquet", "arrow") else os.path.splitext(name)[1]
+        return format, PACKED.get(packed, "")
     best = max((ending for ending in ENDINGS if name.endswith(ending)), key=len, default=None)
     return ENDINGS[best] if best else None
+
+
+def _in_folders(files: list[str], format: str | None) -> tuple[list[str], list[str]]:
+    """Which of the files below a folder, or matched by a `**`, are input, and which are not.
+
+    Those of a known ending; with `format` those of its endings and of no known one. Plain text beside data is a README
+    or a licence, so .txt and .md are input only where nothing else is, or where `format` says so.
+    """
+    kinds = {path: kind_of(path) for path in files}
+    if format is not None:
+        mine = [path for path in files if (kind := kinds[path]) is None or kind[0] == format]
+    else:
+        mine = [path for path in files if kinds[path] is not None]
+        data = [path for path in mine if kinds[path] not in _TEXT]
+        mine = data or mine
+    chosen = set(mine)
+    return mine, [path for path in files if path not in chosen]
+
+
+_TEXT = {kind for kind in ENDINGS.values() if kind[0] == "txt"}
 
 
 def discover(
     inputs: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None,
     passed_over: list[str] | None = None,
+    format: str | None = None,
+    lines: bool = False,
 ) -> list[Source]:
     """The input files, in order.
 
     inputs       files, folders (with all below them that has a known ending; hidden files and folders, files that begin
                  with `_`, and `_gpu_dedup` folders are passed over), or globs (`**` reaches into folders)
     output       folder that the run will write to, or None
-    passed_over  gets the paths of files in folders, or matched by a `**`, whose ending is unknown (hidden files and
-                 those that begin with `_` aside): not in the input, so not in the output either
+    passed_over  gets the paths of files in folders, or matched by a `**`, that are not input (hidden files and those
+                 that begin with `_` aside), see `_in_folders`: not in the output either
+    format       of all files, whatever their endings (.gz and .zst still tell how they are compressed)
+    lines        plain text is a document for each line, not for each file
 
     Raises InputError: nothing there or nothing of a known kind, unreadable, not a regular file, the same file twice
     (also through a link), standard input. Raises OutputError where the output lies inside an input folder, holds an
@@ -90,13 +131,13 @@ def discover(
     for argument in arguments:
         files: list[str] = []
         others: list[str] = []
-        for entry in _expand(argument, others):
+        for entry in _expand(argument, others, format):
             if os.path.isdir(entry):
                 if os.path.basename(os.path.abspath(entry)) == OWNED:
                     raise InputError(f"{shown(entry)}: this folder holds a run's own files, not input; leave it out")
                 folders.append(entry)
                 anchors.append(os.path.abspath(entry))
-                files += _in_folder(entry, others)
+                files += _in_folder(entry, others, format)
             else:
                 anchors.append(os.path.dirname(os.path.abspath(entry)))
                 files.append(entry)
@@ -120,9 +161,13 @@ def discover(
             )
             raise InputError(f"{shown(path)}: this file {same}; name each input once")
         seen[info.st_dev, info.st_ino] = path
-        kind = kind_of(path)
+        kind = kind_of(path, format)
         if kind is None:
-            raise InputError(f"{shown(path)}: unknown kind of file; known endings are {KNOWN}")
+            raise InputError(
+                f"{shown(path)}: unknown kind of file; known endings are {KNOWN}; or say what it is with --format"
+            )
+        if lines and kind[0] == "txt":
+            kind = "lines", kind[1]
         rel = os.path.relpath(os.path.abspath(path), base)
         if rel.split(os.sep)[0] == OWNED:
             raise InputError(
@@ -148,7 +193,7 @@ def _refused(path: str, error: OSError) -> InputError:
     return InputError(f"cannot be read: {why}", "mend or leave it out", place=shown(path))
 
 
-def _expand(argument: str, others: list[str]) -> list[str]:
+def _expand(argument: str, others: list[str], format: str | None) -> list[str]:
     """The argument itself, or what it matches as a glob. `others` gets files that match but are of no known kind."""
     if argument == "-":
         raise InputError("-: standard input cannot be read, because the input is read twice; save it to a file first")
@@ -175,8 +220,8 @@ def _expand(argument: str, others: list[str]) -> list[str]:
         raise InputError(f"{shown(argument)}: no file matches; check the pattern")
     if "**" in argument:  # it gives a folder and, once more, all that is in it
         matches = [match for match in matches if not os.path.isdir(match)]
-        others += [match for match in matches if kind_of(match) is None and _ordinary(match)]
-        matches = [match for match in matches if kind_of(match) is not None]
+        matches, over = _in_folders(matches, format)
+        others += [match for match in over if _ordinary(match)]
         if not matches:
             raise InputError(f"{shown(argument)}: no file of a known kind matches; known endings are {KNOWN}")
     return matches
@@ -187,18 +232,19 @@ def _ordinary(path: str) -> bool:
     return not os.path.basename(path).startswith((".", "_")) and os.path.isfile(path)
 
 
-def _in_folder(folder: str, others: list[str]) -> list[str]:
-    found = list(_walk(folder, (), others))
+def _in_folder(folder: str, others: list[str], format: str | None) -> list[str]:
+    found, over = _in_folders(list(_walk(folder, ())), format)
+    others += [path for path in over if _ordinary(path)]
+    found = [path for path in found if not os.path.basename(path).startswith("_")]
+    if format is not None:
+        found = [path for path in found if kind_of(path) is not None or _ordinary(path)]
     if not found:
         raise InputError(f"{shown(folder)}: no input in this folder; known endings are {KNOWN}")
     return found
 
 
-def _walk(folder: str, above: tuple[tuple[int, int], ...], others: list[str]) -> Iterator[str]:
-    """Files of a known kind below a folder; links to folders are followed, but never round in a circle.
-
-    `others` gets the files of no known kind.
-    """
+def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """Files below a folder, hidden ones aside; links to folders are followed, but never round in a circle."""
     try:
         info = os.stat(folder)
         entries = list(os.scandir(folder))
@@ -216,11 +262,8 @@ def _walk(folder: str, above: tuple[tuple[int, int], ...], others: list[str]) ->
             raise _refused(entry.path, error) from error
         if is_folder:
             if entry.name != OWNED:
-                yield from _walk(entry.path, (*above, here), others)
-        elif kind_of(entry.name) is None:
-            if _ordinary(entry.path):
-                others.append(entry.path)
-        elif not entry.name.startswith("_"):
+                yield from _walk(entry.path, (*above, here))
+        else:
             yield entry.path
 
 

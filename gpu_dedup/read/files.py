@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.backend import Backend
+from gpu_dedup.backend import Backend, host_backend
 from gpu_dedup.batch import ROW_TEXT
 from gpu_dedup.errors import InputError, shown
 from gpu_dedup.read.chunks import Reader
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.jsonl import JsonlReader
+from gpu_dedup.read.separated import CsvReader
+from gpu_dedup.read.text import DocumentReader, LineReader
 
 LOOK_BYTES = 4 << 20  # batch of read_rows
 
@@ -23,12 +25,14 @@ def open_source(
     file_index: int = 0,
     columns: Sequence[str] | None = None,
     later: Sequence[str] = (),
+    backend: Backend | None = None,
 ) -> Reader:
     """Open a file for reading in chunks.
 
     batch_bytes  (decompressed) bytes per chunk, about; a longer line makes a larger chunk. It never changes a row
     file_index   handed on to the chunks
     columns      every name that `parse` will be asked for, so that a file of columns gives no other; None: all of them
+    backend      finds records where that takes more than line ends (CSV); None: NumPy
     later        names that `parse` will only be asked for in a later pass: nothing of them is read
 
     Raises InputError if the file is not as it was discovered, is no Parquet or Arrow file that can be read, or has
@@ -47,7 +51,14 @@ def open_source(
         from gpu_dedup.read.arrow import ArrowReader
 
         return ArrowReader(source, batch_bytes, file_index, columns, later)
-    return JsonlReader(source, batch_bytes, file_index)
+    if source.format in ("csv", "tsv"):
+        return CsvReader(source, batch_bytes, file_index, backend or host_backend("numpy"))
+    simple: dict[str, type[JsonlReader] | type[LineReader] | type[DocumentReader]] = {
+        "jsonl": JsonlReader,
+        "lines": LineReader,
+        "txt": DocumentReader,
+    }
+    return simple[source.format](source, batch_bytes, file_index)
 
 
 def read_rows(
@@ -59,7 +70,7 @@ def read_rows(
     """
     wanted = np.unique(np.asarray(rows, np.int64))
     found: dict[int, tuple[bytes | None, dict[str, Any]]] = {}
-    with open_source(source, LOOK_BYTES, 0, [*fields, *extra]) as reader:
+    with open_source(source, LOOK_BYTES, 0, [*fields, *extra], backend=backend) as reader:
         for chunk in reader:
             inside = wanted[(wanted >= chunk.first_row) & (wanted < chunk.first_row + chunk.count_rows())]
             if len(inside):

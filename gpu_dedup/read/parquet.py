@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import MISSING, ROW_BAD, ROW_SKIPPED, ROW_TEXT, Bool, Rows, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
-from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, quoted, replaced
+from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, columns_here, only_one, quoted, replaced, why_not_utf8
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.streams import RawFile, hash_file, unreadable
 
@@ -60,32 +60,20 @@ def path_of(schema: Any, name: str, path: str) -> list[str] | None:
     path  of the file, for the InputError where more than one column has the name
     """
     if name in schema.names:
-        _only(schema.names, name, name, path)
+        only_one(schema.names, name, name, path)
         return [name]
     parts = name.split(".")
     if len(parts) < 2 or parts[0] not in schema.names:
         return None
-    _only(schema.names, parts[0], name, path)
+    only_one(schema.names, parts[0], name, path)
     kind = schema.field(parts[0]).type
     for part in parts[1:]:
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
         if part not in names:
             return None
-        _only(names, part, name, path)
+        only_one(names, part, name, path)
         kind = kind.field(names.index(part)).type
     return parts
-
-
-def _only(names: Sequence[str], part: str, name: str, path: str) -> None:
-    """Refuse a name that stands for several columns: none of them is the right one."""
-    count = names.count(part)
-    if count > 1:
-        way = "" if part == name else f", on the way to {quoted([name])}"
-        raise InputError(
-            f"{count} columns are named {quoted([part])}{way}",
-            "rename all but one, name another field, or pass --on-bad-file skip",
-            place=shown(path),
-        )
 
 
 def _type_at(schema: Any, path: list[str]) -> Any:
@@ -156,7 +144,7 @@ class ColumnChunk(Chunk):
                 paths.append(path)
         if not paths:
             raise InputError(
-                f"no column {quoted(fields)} (columns here: {quoted(self._schema.names)})",
+                f"no column {quoted(fields)} ({columns_here(self._schema.names, fields)})",
                 "name the right one with --text-field, or pass --on-bad-file skip",
                 place=shown(self._path),
             )
@@ -189,7 +177,7 @@ class ColumnChunk(Chunk):
         )
         errors: list[tuple[int, str]] = []
         for i in np.flatnonzero(status == ROW_BAD).tolist():
-            errors.append((self.first_row + i, _why_not_utf8(tape[i]) if known[i] else null))
+            errors.append((self.first_row + i, why_not_utf8(tape[i]) if known[i] else null))
         lengths = np.diff(tape.offsets)
         tape = replaced(tape, dict.fromkeys(np.flatnonzero(~good & (lengths > 0)).tolist(), b""))
         return Rows(self.first_row, tape, status, errors, {name: self._values(name, status) for name in extra})
@@ -226,14 +214,6 @@ def _valid(array: Any) -> Bool:
     there = array.is_valid()  # bits, taken apart here: `to_numpy` imports pandas
     bits = np.unpackbits(np.frombuffer(there.buffers()[1], np.uint8), bitorder="little")
     return bits[there.offset : there.offset + len(there)].astype(np.bool_)
-
-
-def _why_not_utf8(text: bytes) -> str:
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        return f"not valid UTF-8 at byte {error.start + 1}"
-    raise InternalError("a text was refused that is valid UTF-8")
 
 
 def _tape(array: Any) -> Tape:
