@@ -312,15 +312,37 @@ class Lsh:
     lowest: int = 32
     splits: int = 8
     split_slots: int = 4
+    fast: bool = False  # the fast similarity sketch instead of MinHash
 
     def signature(self, windows_: Iterable[tuple[Any, ...]]) -> list[int]:
         """min over shingles of (a x + b) mod 2**32, x = the hash's high half; a and b from SplitMix64 of the seed."""
+        if self.fast:
+            return self._fast([shingle_hash(window) for window in set(windows_)])
         high = [shingle_hash(window) >> 32 for window in set(windows_)]
         out = []
         for j in range(self.bands * self.rows):
             draw = mix64(self.seed + (j + 1) * GOLDEN)
             a, b = (draw & 0xFFFFFFFF) | 1, draw >> 32
             out.append(min((a * x + b) & 0xFFFFFFFF for x in high))
+        return out
+
+    def _fast(self, hashes: Sequence[int]) -> list[int]:
+        """Bin by bin: the least of the shingles that fall into it, or, where none does, of all."""
+        slots = self.bands * self.rows
+        draws = [mix64(self.seed + (j + 1) * GOLDEN) for j in range(slots + 2)]
+        into: dict[int, list[int]] = defaultdict(list)
+        for h in hashes:
+            place, value = (
+                ((d & 0xFFFFFFFF | 1) * half + (d >> 32)) & 0xFFFFFFFF
+                for d, half in zip(draws, (h & 0xFFFFFFFF, h >> 32), strict=False)
+            )
+            into[(place >> 10) * slots >> 22].append(value >> 1)
+        out = []
+        for j, draw in enumerate(draws[2:]):
+            a, b = (draw & 0xFFFFFFFF) | 1, draw >> 32
+            out.append(
+                min(into[j]) if into[j] else min((a * (h >> 32) + b) & 0xFFFFFFFF for h in hashes) >> 1 | 1 << 31
+            )
         return out
 
     def candidates(self, signatures: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:

@@ -23,6 +23,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "connected": {"cluster": "connected", "threshold_ppm": 600_000, "keep": "max:score"},
     "capped": {"bucket_cap": 2, "cap_lowest": 1, "cap_splits": 2, "num_perm": 64, "keep": "longest"},
     "signature": {"verify": "signature", "shingle": "char:6"},
+    "fast": {"sketch": "fast", "shingle": "char:5", "threshold_ppm": 700_000, "keep": "shortest"},
     "exact": {"method": "exact", "normalize": ("nfkc", "lower", "whitespace")},
 }
 
@@ -185,6 +186,7 @@ GOLDEN = {
     "connected": "cbe920f1e2a83d81492610a0300588492302f569f1c1afbc4aaba5b8cd452236",
     "capped": "874074be4ea26bda2a8f2d4f6e9c095f9ea42e1971b542626ec31b74d18902fb",
     "signature": "6003b4de358a6057d7b8b5cdca5daa93cbd3863a5887cf6b19e836e510300637",
+    "fast": "1113949ee0763dd70aafe478005f7f7db4205b77e4c831d061cce2c106e47a1e",
 }
 
 

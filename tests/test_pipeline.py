@@ -815,6 +815,8 @@ def test_equals_brute_force_over_all_pairs(go: Go, options: dict[str, Any], seed
 LSH_RECIPES: list[dict[str, Any]] = [
     {},
     {"bands": 5, "rows": 9},
+    {"sketch": "fast"},
+    {"sketch": "fast", "bands": 20, "rows": 5, "verify": "signature", "seed": 9, "shingle": "char:4"},
     {"bands": 30, "rows": 4, "seed": 2**64 - 1, "threshold_ppm": 600_000, "cluster": "connected"},
     {"verify": "signature"},
     {"verify": "signature", "threshold_ppm": 500_000, "num_perm": 64, "witness": "best", "keep": "longest"},
@@ -840,7 +842,7 @@ def test_equals_the_definition_bands_and_all(go: Go, options: dict[str, Any]) ->
     assert recipe.rows is not None
     lsh = oracle.Lsh(
         recipe.bands, recipe.rows, recipe.seed, 0 if recipe.verify == "none" else recipe.sieve_cut or 0,
-        recipe.bucket_cap, recipe.cap_lowest, recipe.cap_splits, recipe.cap_slots,
+        recipe.bucket_cap, recipe.cap_lowest, recipe.cap_splits, recipe.cap_slots, recipe.sketch == "fast",
     )  # fmt: skip
     docs = [oracle.Doc("a.jsonl", i, row["text"], row["id"], row["score"]) for i, row in enumerate(rows)]
     want = {place[1]: removal for place, removal in oracle.decide(docs, harness.rules_of(recipe), lsh).removed.items()}
@@ -854,3 +856,37 @@ def test_equals_the_definition_bands_and_all(go: Go, options: dict[str, Any]) ->
             assert (entry["shared"], entry["union"]) == (removal.shared, removal.union), entry
             assert entry["similarity"] == (removal.shared / removal.union if removal.union else None), entry
     ran.check(harness.rules_of(recipe), "score")
+
+
+def test_kept_fast_sketches_serve_the_same_slots_alone(tmp_path: Path) -> None:
+    """Fewer slots of a fast sketch are another sketch, where those of MinHash are its first ones."""
+    rows = corpora.planted(5, clusters=6, loners=3, huge=2_000).rows
+    source = harness.write_rows(tmp_path / "in" / "a.jsonl", rows)
+    work = tmp_path / "work"
+
+    def go_on(**options: Any) -> list[str]:
+        """The notes of a run that leaves its work, which must decide as one without any does."""
+        recipe = Recipe(**options)
+        settings: dict[str, Any] = {"backend": "numpy", "threads": 1}
+        fresh = harness.run(source, tmp_path / "fresh", recipe, overwrite=True, **settings)
+        ran = harness.run(
+            source,
+            tmp_path / "out",
+            recipe,
+            overwrite=True,
+            work_dir=str(work),
+            keep_work=True,
+            checkpoint=1,
+            **settings,
+        )
+        assert ran.removed == fresh.removed
+        assert len(ran.removed) > 5
+        return [note for note in ran.report["machine"]["notes"] if "earlier start" in note]
+
+    fast = {"sketch": "fast", "bands": 16, "rows": 4}
+    assert go_on(**fast) == []
+    assert len(go_on(**fast, threshold_ppm=600_000)) == 1
+    assert go_on(**{**fast, "bands": 12}) == []
+    assert len(go_on(**{**fast, "bands": 12, "rows": 4, "verify": "signature"})) == 1
+    assert go_on(bands=12, rows=4) == []
+    assert len(go_on(bands=10, rows=4)) == 1

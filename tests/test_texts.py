@@ -367,6 +367,17 @@ def test_sketch_is_that_of_the_definition() -> None:
         sketch(["a"], Recipe(method="exact"))
 
 
+def test_fast_sketch_is_that_of_the_definition() -> None:
+    texts = ["one two three four five six", "", "x", " ".join(f"w{i % 300}" for i in range(400))]
+    recipe = Recipe(sketch="fast", bands=7, rows=5, seed=7)
+    lsh = oracle.Lsh(bands=7, rows=5, seed=7, fast=True)
+    windows = [oracle.shingles(oracle.normalise(text), "token", 5) for text in texts]
+    for run in (QUIET, Run(batch_bytes=1, backend="numba", progress=False)):
+        got = sketch(texts, recipe, run)
+        assert got.tolist() == [lsh.signature(own) if own else [0xFFFFFFFF] * 35 for own in windows]
+    assert not np.array_equal(sketch(texts, recipe.with_(sketch="minhash"), QUIET), got)
+
+
 def test_similarity_by_hand() -> None:
     got = similarity("one two three four five six", "ONE two three  four five six seven")
     assert (got.shared, got.union, got.value, float(got)) == (2, 3, 2 / 3, 2 / 3)
