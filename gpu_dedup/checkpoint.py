@@ -84,6 +84,12 @@ def first_pass_key(recipe: Recipe) -> dict[str, Any]:
     return {"recipe": out, "definitions": DEFINITIONS, "unicode": UNICODE_VERSION}
 
 
+def content_key(fingerprint: str, contents: Sequence[Any]) -> dict[str, Any]:
+    """What output files depend on: the recipe and all bytes of the input; `contents` as for `decision_key`."""
+    text = json.dumps([fingerprint, list(contents)], ensure_ascii=True)
+    return {"output": hashlib.sha256(text.encode()).hexdigest()}
+
+
 def decision_key(recipe: Recipe, contents: Sequence[Any]) -> dict[str, Any]:
     """What a decision depends on: the settled recipe and all bytes of the input.
 
@@ -381,18 +387,19 @@ class Checkpoint:
 
     # -- outputs ----------------------------------------------------------------------------------------------------
 
-    def note_written(self, rel: str, path: str, key: dict[str, Any]) -> None:
-        """Take down that the output file `rel` is complete at `path`."""
-        line = json.dumps({"rel": rel, **_sum(path), **key}, ensure_ascii=True) + "\n"
+    def note_written(self, files: Sequence[tuple[str, str]], key: dict[str, Any]) -> None:
+        """Take down that output files are complete: (name below the output folder, where it is now)."""
+        lines = [json.dumps({"rel": rel, **_sum(path), **key}, ensure_ascii=True) + "\n" for rel, path in files]
         target = os.path.join(self.folder, WRITTEN)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            for _, path in files:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
             with open(target, "a", encoding="ascii") as file:
-                file.write(line)
+                file.write("".join(lines))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

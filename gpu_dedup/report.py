@@ -229,6 +229,7 @@ class Machine:
     dry_run: bool = False
     work: dict[str, int] = field(default_factory=dict)  # other numbers that depend on memory or threads
     notes: list[str] = field(default_factory=list)
+    input_times: list[int] = field(default_factory=list)  # of the input files' last change, ns, in order
     versions: dict[str, str] = field(default_factory=dict)
 
     def start(self) -> None:

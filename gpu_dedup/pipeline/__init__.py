@@ -28,7 +28,7 @@ from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
-from gpu_dedup.errors import RecipeError, RunError, shown
+from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, Ids, emit, wanted_ids
 from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
@@ -117,6 +117,9 @@ def dedup(
     sources = discover([os.fsdecode(path) for path in inputs], target, passed_over, recipe.format, recipe.lines)
     _check_fields(recipe, sources)
     guess = sum(_unpacked(source) for source in sources)
+    if target is not None and not run.overwrite and (before := _already_done(target, sources, recipe, run)):
+        progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
+        return before
     backend, why = choose_backend(run, guess)
     gpus = count_gpus(run, backend, len(sources), guess)
     if processes is not None and processes < 1:
@@ -128,7 +131,10 @@ def dedup(
         if target is not None and run.dry_run:
             OutputFolder(target, [s.rel for s in sources], run.overwrite).check()
         elif target is not None:
-            folder = stack.enter_context(OutputFolder(target, [s.rel for s in sources], run.overwrite))
+            folder = OutputFolder(target, [s.rel for s in sources], run.overwrite)
+            where = _work_folder(run, sources, folder)
+            folder.goes_on = os.path.isdir(where) and recipe.limit is None
+            stack.enter_context(folder)
         kept = stack.enter_context(_kept_work(recipe, run, sources, folder, progress))
         job = _job(stack, recipe, run, backend, progress, folder)
         done = _search(job, why, sources, gpus, processes or 1, kept)
@@ -136,7 +142,7 @@ def dedup(
         groups = _Groups.of(recipe, outcome)
         emitted = emit(
             survey, done.sketcher, job.pool, run.batch_bytes, outcome, folder, progress, recipe.fingerprint(),
-            groups.rows,
+            groups.rows, kept,
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
         report.warnings += _left_out(passed_over)
@@ -294,6 +300,33 @@ def _survey(
     return survey, min(gpus, 1)
 
 
+def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) -> Report | None:
+    """The report of an earlier run that made just this: same recipe, same files by path, size and time."""
+    try:
+        report = Report.load(target)
+    except InputError:
+        return None
+    made_of = [(entry.path, entry.size) for entry in report.inputs]
+    same = (
+        report.fingerprint == recipe.fingerprint()
+        and made_of == [(source.path, source.size) for source in sources]
+        and report.machine.input_times == [source.mtime_ns for source in sources]
+        and (run.audit is None or report.audit is not None)
+        and all(
+            entry.problem is not None or os.path.lexists(os.path.join(target, source.rel))
+            for entry, source in zip(report.inputs, sources, strict=True)
+        )
+    )
+    return report if same else None
+
+
+def _work_folder(run: Run, sources: list[Source], folder: OutputFolder | None) -> str:
+    """Where work is kept for a next start; '' where it cannot be."""
+    if run.work_dir is not None:
+        return folder_of(run.work_dir, [source.path for source in sources])
+    return folder.kept_folder() if folder is not None else ""
+
+
 @contextlib.contextmanager
 def _kept_work(
     recipe: Recipe, run: Run, sources: list[Source], folder: OutputFolder | None, progress: Progress
@@ -303,22 +336,22 @@ def _kept_work(
     Goes when the run is done. It stays after an error, Ctrl-C or worse: then the same command goes on from there.
     """
     paths = [source.path for source in sources]
-    where = None
-    if run.work_dir is not None:
-        where = folder_of(run.work_dir, paths)
-    elif folder is not None:
-        where = folder.kept_folder()
+    where = _work_folder(run, sources, folder)
     small = sum(source.size for source in sources) < run.checkpoint and not run.keep_work
-    if where is None or not run.checkpoint or recipe.limit is not None or (small and not os.path.isdir(where)):
+    if not where or not run.checkpoint or recipe.limit is not None or (small and not os.path.isdir(where)):
         yield None
         return
     kept = Checkpoint(where, run.checkpoint, paths, run.batch_bytes, run.fresh)
+    if folder is not None:
+        folder.goes_on = True
     done = False
     try:
         yield kept
         done = True
     finally:
         stays = run.keep_work if done else kept.worth_keeping
+        if folder is not None:
+            folder.goes_on = stays
         if stays and not done:
             progress.note(
                 f"{kept.nbytes / 1e9:.2f} GB of finished work stay in {shown(where)}: the same command goes on from "
@@ -569,6 +602,7 @@ def _report(
     machine.spilled = job.spilled
     machine.dry_run = job.run.dry_run
     machine.notes = list(job.progress.notes)
+    machine.input_times = [facts.source.mtime_ns for facts in survey.files]
     machine.finish(time.time() - started, job.progress.times)
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from gpu_dedup import columns
 from gpu_dedup.batch import I64, MISSING, Bool
+from gpu_dedup.checkpoint import Checkpoint, content_key, same_file
 from gpu_dedup.pipeline.outcome import (
     CHAIN,
     EXACT,
@@ -100,10 +102,12 @@ def emit(
     progress: Progress,
     fingerprint: str,
     groups: I64,
+    kept: Checkpoint | None = None,
 ) -> Emitted:
     """Write every file's surviving rows and the log; without a folder only count.
 
     groups  global rows whose ids the report wants
+    kept    where complete files are noted for a next start, and where those of an earlier one are found
     """
     recipe = sketcher.recipe
     keep = keep_mask(recipe, survey.status, outcome)
@@ -112,6 +116,7 @@ def emit(
         return Emitted(kept_by_file, keep)
     logged = np.flatnonzero(outcome.reason != STAYS)
     ids = Ids(wanted_ids(outcome, groups))
+    done = _Done(kept, folder, survey, fingerprint)
     with progress.stage("write", sum(f.source.size for f in survey.files if f.problem is None)) as advance:
         for facts in survey.files:
             if facts.problem is not None or (
@@ -122,6 +127,13 @@ def emit(
             whole = bool(mine.all()) and facts.content_hash is not None
             if facts.source.format == "txt" and not mine.any():  # the document is the file: it is not written
                 _no_ids(facts, ids)
+                advance(facts.source.size)
+                continue
+            if done.take(facts.source.rel):
+                if facts.source.format == "txt":
+                    _no_ids(facts, ids)
+                else:
+                    _collect_ids(facts, sketcher, pool, batch_bytes, ids)
                 advance(facts.source.size)
                 continue
             with folder.open_temp(facts.source.rel) as path:
@@ -136,6 +148,7 @@ def emit(
                     _write_arrow(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
                 else:
                     _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
+            done.note(facts.source.rel, path)
     with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
         for start in range(0, len(logged), LOG_BATCH):
             log.append(log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
@@ -146,6 +159,39 @@ def _no_ids(facts: FileFacts, ids: Ids) -> None:
     """Rows of plain text, which has no ids."""
     local = ids.inside(facts.first, facts.rows)
     ids.add(local + facts.first, [MISSING] * len(local))
+
+
+class _Done:
+    """Output files that are complete: those of an earlier start under the same recipe and input, and those of this one.
+
+    Small files are noted together, when they are as many bytes as a checkpoint is apart.
+    """
+
+    def __init__(self, kept: Checkpoint | None, folder: OutputFolder, survey: Survey, fingerprint: str) -> None:
+        self._kept = kept if kept is not None and (kept.used or kept.written) else None
+        self._folder = folder
+        self._found: dict[str, tuple[int, int]] = {}
+        self._waiting: list[tuple[str, str]] = []
+        self._bytes = 0
+        if self._kept is not None:
+            contents = [(f.source.rel, f.source.size, f.content_hash, f.problem) for f in survey.files]
+            self._key = content_key(fingerprint, contents)
+            self._found = self._kept.was_written(self._key)
+
+    def take(self, rel: str) -> bool:
+        """Whether the file is there from before, unaltered; then it counts as written now."""
+        known = self._found.get(rel)
+        return known is not None and self._folder.adopt(rel, lambda path: same_file(path, *known))
+
+    def note(self, rel: str, path: str) -> None:
+        """The file is complete at `path`."""
+        if self._kept is None:
+            return
+        self._waiting.append((rel, path))
+        self._bytes += os.path.getsize(path)
+        if self._bytes >= self._kept.every:
+            self._kept.note_written(self._waiting, self._key)
+            self._waiting, self._bytes = [], 0
 
 
 def _write_lines(

@@ -382,10 +382,11 @@ class Surveyor:
                     source, self.batch_bytes, index, columns, [self.recipe.id_field], self.sketcher.backend
                 ) as reader:
                     for chunk, known in self._beside(facts, reader, saved):
-                        seen += chunk.nbytes
                         if isinstance(known, _Saved):
+                            seen += known.batch.nbytes
                             yield known
                         else:
+                            seen += chunk.nbytes
                             yield _Work(facts, chunk, left, known)
                         if left is not None:
                             left -= chunk.count_rows()

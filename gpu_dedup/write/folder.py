@@ -22,7 +22,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -88,6 +88,9 @@ class OutputFolder:
         for rel in self.rels:
             if not _sound(rel) or rel.split("/")[0] == FOLDER:
                 raise InternalError(f"output name {rel!r} leaves the output folder or belongs to the run itself")
+        # Set by whoever keeps work for the next start: files below tmp/new stay after an error, and outputs of a run
+        # that was stopped while it renamed may be taken up.
+        self.goes_on = False
         self._temps: dict[str, None] = {}  # in the order of open_temp
         self._renaming = False
         self._made: list[str] = []  # folders that were not there before, outermost first
@@ -137,12 +140,15 @@ class OutputFolder:
                     f"{shown(path)}: holds the output of another run; "
                     "choose another folder, or pass --overwrite to replace it"
                 )
-            if any(os.path.lexists(self._final(rel)) for rel in owned if rel.split("/")[0] != FOLDER):
+            if not self.goes_on and any(
+                os.path.lexists(self._final(rel)) for rel in owned if rel.split("/")[0] != FOLDER
+            ):
                 raise OutputError(
                     f"{shown(path)}: holds part of the output of a run that did not finish; "
                     "choose another folder, or pass --overwrite to replace it"
                 )
-            entries.remove(FOLDER)
+            mine = {rel.split("/")[0] for rel in owned} if self.goes_on else set()
+            entries = [name for name in entries if name != FOLDER and name not in mine]
             if entries:
                 raise OutputError(f"{shown(path)}: is not empty ({_some(entries)}); choose a new or an empty folder")
         for rel in self.rels:
@@ -247,7 +253,7 @@ class OutputFolder:
             self.check()  # again, now that nobody else can change the answer
             with _disk(self._final(TEMP)):
                 if os.path.lexists(self._final(TEMP)):
-                    shutil.rmtree(self._final(TEMP))
+                    self._clear_temp()
             self._make(self._final(TEMP))
         except BaseException:
             self.abort()
@@ -292,6 +298,22 @@ class OutputFolder:
                 os.unlink(temp)
         self._temps[rel] = None
         return TempPath(temp, self, rel)
+
+    def adopt(self, rel: str, same: Callable[[str], bool]) -> bool:
+        """Take DIR/rel as written where an earlier, stopped run left it whole, under its unfinished or its own name.
+
+        same  whether the file at a path is what it should be
+        """
+        self.start()
+        temp, final = self._temp(rel), self._final(rel)
+        if not same(temp):
+            if not same(final):
+                return False
+            with _disk(temp):
+                os.makedirs(os.path.dirname(temp), exist_ok=True)
+                os.rename(final, temp)
+        self._temps[rel] = None
+        return True
 
     def log_path(self) -> TempPath:
         """Where to write the removal log."""
@@ -480,7 +502,8 @@ class OutputFolder:
             return
         if not self._done:
             self._made.insert(0, self._final(FOLDER))  # goes if nothing is in it, whoever made it
-        shutil.rmtree(self._final(TEMP), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._clear_temp()
         if not self._done:
             self._drop_owned()
         with contextlib.suppress(OSError):
@@ -489,6 +512,19 @@ class OutputFolder:
         self._lock = None
         self._started = self._done
         self._remove_made()
+
+    def _clear_temp(self) -> None:
+        """Remove what is unfinished; complete files stay for a run that goes on from here."""
+        temp = self._final(TEMP)
+        if not self.goes_on or self._done:
+            shutil.rmtree(temp)
+            return
+        for name in os.listdir(temp):
+            path = os.path.join(temp, name)
+            if name != "new":
+                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(temp)
 
     def _drop_owned(self) -> None:
         """Forget the list of outputs if none of them is there (an aborted first run leaves the folder as it was)."""
