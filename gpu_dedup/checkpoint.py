@@ -2,8 +2,8 @@
 
     WORK/                   `_gpu_dedup/work` in the output folder, or a folder of its own below --work-dir
         work.json           what the work is for: the input files, by path; the batch size
-        part-FILE-ROW.gdp   rows of the first pass, from row ROW of input file number FILE on: whole batches, one after
-                            the other, to the end of the file or beyond it into the next ones
+        part-FILE-ROW-0.gdp   rows of the first pass, from row ROW of input file number FILE on: whole batches, one
+                            after the other, to the end of the file or beyond it into the next ones
         decision.gdp        who goes, once that is known
         written.jsonl       output files that are complete, a line each
         lock                held while a run is at work here
@@ -59,7 +59,7 @@ WORK_FORMAT = "gpu-dedup work"
 DECISION = "decision.gdp"
 WRITTEN = "written.jsonl"
 LOCK = "lock"
-_PART = re.compile(r"part-\d+-\d+\.gdp")
+_PART = re.compile(r"part-\d+-\d+-\d+\.gdp")
 
 # Fields of a recipe that the first pass does not ask: its parts are good for any value of them. All others count,
 # those that a later version adds too.
@@ -365,7 +365,11 @@ class Checkpoint:
 
     def add_part(self, index: int, row: int, key: dict[str, Any], facts: Any, arrays: dict[str, Array]) -> None:
         """Write a part that begins with row `row` of input file number `index`."""
-        write_part(os.path.join(self.folder, f"part-{index:06d}-{row:012d}.gdp"), key, facts, arrays)
+        path = os.path.join(self.folder, f"part-{index:06d}-{row:012d}")
+        number = 0  # the end of a file, and the rows of the next one behind it, may begin a part of the same name
+        while os.path.lexists(f"{path}-{number}.gdp"):
+            number += 1
+        write_part(f"{path}-{number}.gdp", key, facts, arrays)
 
     # -- the decision -----------------------------------------------------------------------------------------------
 

@@ -442,7 +442,10 @@ def test_run_writes_prints_and_exits_with_0(corpus: Path, tmp_path: Path) -> Non
     assert str(out / "_gpu_dedup" / "removed.parquet") in done.stdout
     assert "Traceback" not in done.stderr
     assert all(line.startswith("gpu-dedup: ") for line in done.stderr.splitlines())
-    again = program("run", str(corpus), "-o", str(out))
+    same = program("run", str(corpus), "-o", str(out))
+    assert same.returncode == 0
+    assert "already done" in same.stderr
+    again = program("run", str(corpus), "-o", str(out), "--seed", "1")
     assert again.returncode == 2
     assert "--overwrite" in again.stderr
     assert again.stderr.count("\n") == 1

@@ -743,7 +743,7 @@ def test_outputs_of_others_are_not_touched(tmp_path: Path) -> None:
     harness.run(source, tmp_path / "out")
     before = (tmp_path / "out" / "a.jsonl").read_bytes()
     with pytest.raises(OutputError, match="overwrite"):
-        harness.run(source, tmp_path / "out")
+        harness.run(source, tmp_path / "out", Recipe(seed=1))
     assert (tmp_path / "out" / "a.jsonl").read_bytes() == before
     assert harness.run(source, tmp_path / "out", overwrite=True).ids == ["x1", "x2", "x4"]
     (tmp_path / "foreign").mkdir()

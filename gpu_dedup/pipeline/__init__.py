@@ -119,6 +119,8 @@ def dedup(
     guess = sum(_unpacked(source) for source in sources)
     if target is not None and not run.overwrite and (before := _already_done(target, sources, recipe, run)):
         progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
+        if not run.keep_work:  # of a run that was killed when it had nothing left to do but clean up
+            shutil.rmtree(_work_folder(run, sources, OutputFolder(target, [])), ignore_errors=True)
         return before
     backend, why = choose_backend(run, guess)
     gpus = count_gpus(run, backend, len(sources), guess)

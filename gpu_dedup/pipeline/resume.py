@@ -145,6 +145,10 @@ class Resume:
         # Chunks of another size begin elsewhere: whether one of them is in a part could not be said.
         return [saved for saved in found if saved.rows and saved.part.facts["batch_bytes"] == self._batch_bytes], False
 
+    def ended(self, source: Source) -> bool:
+        """Whether a part has the end of the file."""
+        return any(saved.stretch.ended for saved in self._files.get(source.path, []))
+
     def has_values(self, saved: SavedRows) -> bool:
         """Whether the keeper's field, if there is one, is among what was kept."""
         return self._field_name is None or saved.part.facts["field"] == self._field_name

@@ -393,7 +393,8 @@ class Surveyor:
                             if left <= 0:
                                 break
                     finished = left is None or left > 0
-                    yield _End(facts, reader.content_hash() if finished else None, source.size - seen)
+                    known_end = self.resume is not None and self.resume.ended(source)
+                    yield _End(facts, reader.content_hash() if finished else None, source.size - seen, known_end)
             except InputError as error:
                 yield _Failure(facts, error)
 

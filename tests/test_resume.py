@@ -1,0 +1,493 @@
+"""A run that was stopped goes on: from parts of the first pass, complete output files and half-done renames; and the
+result is that of a run that nothing disturbed."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import corpora
+import harness
+import numpy as np
+import pytest
+
+from gpu_dedup.backend import HostBackend
+from gpu_dedup.batch import MISSING
+from gpu_dedup.checkpoint import Checkpoint, DamagedPartError, PartFile, write_part
+from gpu_dedup.errors import InputError, OutputError, RunError
+from gpu_dedup.pipeline import dedup
+from gpu_dedup.pipeline.resume import pack, unpack
+from gpu_dedup.recipe import Recipe
+from gpu_dedup.run import Run
+
+MANY = int(os.environ.get("GPU_DEDUP_FAULTS", "0"))  # kills in the long mode; a dozen otherwise
+SETTINGS = {"checkpoint": 6000, "batch_bytes": 2000, "backend": "numpy"}
+
+
+def words(rng: random.Random, count: int) -> str:
+    return " ".join(f"w{rng.randrange(4000)}" for _ in range(count))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[Path]:
+    """Four files, of one of which (gzip) all rows come through; copies and near-copies across files."""
+    rng = random.Random(7)
+    texts = [words(rng, 40) for _ in range(60)]
+    rows = []
+    for number in range(120):
+        text = texts[number % 60]
+        if number >= 90:  # a near copy: one word of forty is another
+            text = text.replace(text.split()[20], "changed", 1)
+        rows.append({"id": number, "text": text, "score": (number * 7) % 13})
+    rows[17] = {"id": 17, "text": None}
+    folder = tmp_path / "in"
+    paths = []
+    for name, part in (("a.jsonl", rows[:50]), ("b.jsonl.gz", rows[50:60]), ("c.parquet", rows[60:80])):
+        paths.append(harness.write_rows(folder / name, part))
+    paths.append(harness.write_rows(folder / "d.jsonl", rows[80:]))
+    return paths
+
+
+RECIPE = Recipe(on_bad_row="skip", keep="max:score")
+
+
+def outcome(out: Path) -> Any:
+    """All that must not differ: bytes of lines, tables, the log, the result part of the report, the names there are."""
+    names = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+    files = {name: harness.read_rows(out / name) for name in names if not name.startswith("_gpu_dedup")}
+    report = json.loads((out / "_gpu_dedup" / "report.json").read_text())
+    return names, files, harness.removed_rows(out), report["result"]
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, at: Callable[[], bool]) -> None:
+    """Fail like Ctrl-C in the first pass once `at` says so."""
+    real = HostBackend.sketch
+
+    def sketch(*args: Any) -> Any:
+        if at():
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(HostBackend, "sketch", sketch)
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("**/part-*.gdp"))
+
+
+# ---- part files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_gives_back_what_was_written(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.arange(7, dtype=np.uint8), "b": np.arange(12, dtype=np.uint64).reshape(6, 2),
+        "c": np.zeros((0, 5), np.int64),
+    }  # fmt: skip
+    path = str(tmp_path / "part.gdp")
+    size = write_part(path, {"k": [1, "é"]}, {"f": None}, arrays)
+    assert os.path.getsize(path) == size
+    part = PartFile(path)
+    assert (part.key, part.facts, part.nbytes) == ({"k": [1, "é"]}, {"f": None}, size)
+    for name, array in arrays.items():
+        found = part.read(name)
+        assert found.dtype == array.dtype
+        assert found.shape == array.shape
+        np.testing.assert_array_equal(found, array)
+    assert "d" not in part
+    assert os.listdir(tmp_path) == ["part.gdp"]
+
+
+def test_every_cut_and_every_altered_byte_of_a_part_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "part.gdp"
+    write_part(str(path), {"k": 1}, [2], {"a": np.arange(70, dtype=np.uint8), "b": np.arange(3, dtype=np.int64)})
+    good = path.read_bytes()
+    # Bytes that stand for nothing: what is left of the head, and the gaps before arrays begin.
+    idle = {*range(40, 64), *range(64 + 70, 64 + 128), *range(64 + 128 + 24, 64 + 192), *range(12, 16)}
+    for at in range(len(good)):
+        path.write_bytes(good[:at])
+        with pytest.raises(DamagedPartError):
+            PartFile(str(path)).check()
+        if at not in idle:
+            path.write_bytes(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
+            with pytest.raises(DamagedPartError):
+                PartFile(str(path)).check()
+    path.write_bytes(good + b"x")
+    with pytest.raises(DamagedPartError):
+        PartFile(str(path))
+    path.write_bytes(good[:8] + struct.pack("<I", 99) + good[12:])
+    with pytest.raises(DamagedPartError, match="version"):
+        PartFile(str(path))
+
+
+def test_values_of_a_field_survive_and_nothing_else_is_made_of_bytes() -> None:
+    values = [
+        1, 2**80, -1.5, "text \ud800", None, MISSING, True, b"\x00\xff", Decimal("1.50"), datetime.date(2026, 1, 2),
+        datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc), datetime.time(1, 2),
+        datetime.timedelta(days=1), [1, "x"], {"a": None},
+    ]  # fmt: skip
+    data = pack(values)
+    assert data is not None
+    found = unpack(data)
+    assert found == values
+    assert found[5] is MISSING
+    assert [type(value) for value in found] == [type(value) for value in values]
+    assert pack([1, Path("x")]) is None
+    import pickle
+
+    evil = np.frombuffer(pickle.dumps([os.system]), np.uint8)
+    with pytest.raises(pickle.UnpicklingError, match="no value of a field"):
+        unpack(evil)
+
+
+# ---- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_after_ctrl_c_the_finished_parts_are_not_sketched_again(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.run(inputs, tmp_path / "undisturbed", RECIPE, **SETTINGS)
+    out = tmp_path / "out"
+    rows_sketched: list[int] = []
+    real = HostBackend.sketch
+    limit = 50
+
+    def sketch(self: HostBackend, tape: Any, select: Any, *args: Any) -> Any:
+        if sum(rows_sketched) >= limit:
+            raise KeyboardInterrupt
+        rows_sketched.append(len(select))
+        return real(self, tape, select, *args)
+
+    monkeypatch.setattr(HostBackend, "sketch", sketch)
+    with pytest.raises(KeyboardInterrupt):
+        harness.run(inputs, out, RECIPE, threads=1, **SETTINGS)
+    assert parts_of(out)
+    assert not (out / "a.jsonl").exists()
+    first, limit = sum(rows_sketched), 10**9
+    rows_sketched.clear()
+    again = harness.run(inputs, out, RECIPE, threads=1, **SETTINGS)
+    assert any("going on from" in note for note in again.report["machine"]["notes"])
+    monkeypatch.setattr(HostBackend, "sketch", real)
+    total = json.loads((out / "_gpu_dedup" / "report.json").read_text())["result"]["collisions"]["documents"]
+    assert 0 < sum(rows_sketched) <= total - first + 30, "at most what was not in a part when it stopped"
+    assert outcome(out) == outcome(tmp_path / "undisturbed")
+    assert not (out / "_gpu_dedup" / "work").exists()
+
+
+@pytest.fixture
+def left(inputs: list[Path], tmp_path: Path) -> Path:
+    """A work folder with all parts of the first pass, kept."""
+    work = tmp_path / "work"
+    harness.run(inputs, tmp_path / "first", RECIPE, work_dir=str(work), keep_work=True, **SETTINGS)
+    return work
+
+
+def go_on(inputs: list[Path], tmp_path: Path, recipe: Recipe = RECIPE, name: str = "again", **settings: Any) -> Any:
+    given = {**SETTINGS, "work_dir": str(tmp_path / "work"), "keep_work": True, **settings}
+    harness.run(inputs, tmp_path / name, recipe, **given)
+    return outcome(tmp_path / name)
+
+
+def count_sketched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    rows: list[int] = []
+    real = HostBackend.sketch
+
+    def sketch(self: HostBackend, tape: Any, select: Any, *args: Any) -> Any:
+        rows.append(len(select))
+        return real(self, tape, select, *args)
+
+    monkeypatch.setattr(HostBackend, "sketch", sketch)
+    return rows
+
+
+@pytest.mark.usefixtures("left")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {}, {"threshold_ppm": 600_000}, {"threshold_ppm": 950_000}, {"keep": "first"}, {"keep": "longest"},
+        {"keep": "min:id"}, {"cluster": "connected"}, {"bands": 30, "rows": 4}, {"verify": "signature"},
+        {"action": "flag"}, {"on_bad_row": "keep"}, {"recall_ppm": 900_000},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_another_threshold_bands_or_keeper_costs_no_hashing(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    recipe = RECIPE.with_(**change)
+    harness.run(inputs, tmp_path / "plain", recipe, **SETTINGS)
+    rows = count_sketched(monkeypatch)
+    assert go_on(inputs, tmp_path, recipe) == outcome(tmp_path / "plain")
+    assert sum(rows) == 0
+
+
+@pytest.mark.usefixtures("left")
+@pytest.mark.parametrize("change", [{"shingle": "char:7"}, {"seed": 1}, {"normalize": ("lower",)}, {"min_shingles": 5}])
+def test_what_changes_sketches_makes_them_anew(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    recipe = RECIPE.with_(**change)
+    harness.run(inputs, tmp_path / "plain", recipe, **SETTINGS)
+    rows = count_sketched(monkeypatch)
+    assert go_on(inputs, tmp_path, recipe) == outcome(tmp_path / "plain")
+    assert sum(rows) > 50
+
+
+def test_a_part_that_was_cut_or_altered_is_done_again_and_no_other(
+    inputs: list[Path], left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = outcome(tmp_path / "first")
+    parts = parts_of(left)
+    assert len(parts) > 4
+    before = {path: path.read_bytes() for path in parts}
+    rows = count_sketched(monkeypatch)
+    for number, harm in enumerate(
+        (
+            lambda data: data[:-3],
+            lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:],
+            lambda data: b"",
+            lambda data: data + b"\0",
+        )
+    ):
+        victim = parts[(number * 2 + 1) % len(parts)]
+        victim.write_bytes(harm(before[victim]))
+        rows.clear()
+        assert go_on(inputs, tmp_path, name=f"again-{number}") == whole
+        assert 0 < sum(rows) <= 40
+        others = [path for path in parts if path != victim]
+        assert all(path.read_bytes() == before[path] for path in others)
+    parts[2].unlink()
+    rows.clear()
+    assert go_on(inputs, tmp_path, name="again-gone") == whole
+    assert 0 < sum(rows) <= 40
+
+
+@pytest.mark.usefixtures("left")
+def test_a_file_that_changed_is_read_anew_and_no_other(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = inputs[3].read_bytes().splitlines(True)
+    inputs[3].write_bytes(b"".join([*lines[:5], corpora.line({"id": "new", "text": "one two three four five six"})]))
+    harness.run(inputs, tmp_path / "plain", RECIPE.with_(keep="first"), **SETTINGS)
+    rows = count_sketched(monkeypatch)
+    assert go_on(inputs, tmp_path, RECIPE.with_(keep="first")) == outcome(tmp_path / "plain")
+    assert 0 < sum(rows) <= 30  # of d.jsonl, and what shares a part with it
+
+
+@pytest.mark.usefixtures("left")
+def test_other_batches_go_on_from_files_that_were_finished(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = count_sketched(monkeypatch)
+    assert go_on(inputs, tmp_path, batch_bytes=777) == outcome(tmp_path / "first")
+    assert sum(rows) == 0
+
+
+def test_work_on_other_input_is_refused_and_fresh_gives_it_up(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    count = iter(range(1000))
+    with monkeypatch.context() as patch:
+        interrupted(patch, lambda: next(count) > 8)
+        with pytest.raises(KeyboardInterrupt):
+            harness.run(inputs, out, RECIPE, threads=1, **SETTINGS)
+    with pytest.raises(RunError, match=r"unfinished work on other input.*--fresh"):
+        harness.run(inputs[:2], out, RECIPE, **SETTINGS)
+    assert parts_of(out), "it is still there"
+    rows = count_sketched(monkeypatch)
+    harness.run(inputs[:2], out, RECIPE, fresh=True, **SETTINGS)
+    assert sum(rows) > 0
+    assert not (out / "_gpu_dedup" / "work").exists()
+
+
+def test_two_runs_do_not_share_a_work_folder(inputs: list[Path], left: Path, tmp_path: Path) -> None:
+    held = Checkpoint(str(next(left.iterdir())), 1, [str(path) for path in inputs], 1)
+    try:
+        with pytest.raises(RunError, match="another run is at work"):
+            go_on(inputs, tmp_path)
+    finally:
+        held.close(keep=True)
+    go_on(inputs, tmp_path)
+
+
+def test_small_inputs_and_checkpoint_0_leave_no_work(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, settings in (("small", {}), ("never", {"checkpoint": 0})):
+        count = iter(range(1000))
+        with monkeypatch.context() as patch:
+            interrupted(patch, lambda count=count: next(count) > 8)  # type: ignore[misc]
+            with pytest.raises(KeyboardInterrupt):
+                harness.run(inputs, tmp_path / name, RECIPE, threads=1, batch_bytes=2000, backend="numpy", **settings)
+        assert not (tmp_path / name).exists()
+    with pytest.raises(RunError, match="keep-work"):
+        Run(keep_work=True, checkpoint=0)
+
+
+def test_a_finished_run_says_so_and_ends(inputs: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    first = harness.run(inputs, out, RECIPE, **SETTINGS)
+    stamp = (out / "_gpu_dedup" / "report.json").stat().st_mtime_ns
+    given = [str(path) for path in inputs]
+    again = dedup(given, str(out), RECIPE, Run())
+    assert "already done" in capfd.readouterr().err
+    assert again.fingerprint == first.report["result"]["fingerprint"]
+    assert (out / "_gpu_dedup" / "report.json").stat().st_mtime_ns == stamp
+    with pytest.raises(OutputError, match="another run"):
+        dedup(given, str(out), RECIPE.with_(seed=3), Run(progress=False))
+    (out / "a.jsonl").unlink()
+    with pytest.raises(OutputError, match="another run"):
+        dedup(given, str(out), RECIPE, Run(progress=False))
+    inputs[0].write_bytes(inputs[0].read_bytes())
+    with pytest.raises(OutputError, match="another run"):
+        dedup(given, str(out), RECIPE, Run(progress=False))
+
+
+def test_a_bad_row_keeps_what_was_done(inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is passed over by an option, and nothing that was sketched before it is sketched again."""
+    out = tmp_path / "out"
+    lines = inputs[3].read_bytes().splitlines(True)
+    inputs[3].write_bytes(b"".join([*lines[:30], b"{oops\n", *lines[30:]]))
+    harness.run(inputs[2:], tmp_path / "plain", RECIPE, **SETTINGS)
+    with pytest.raises(InputError, match=r"d\.jsonl:31"):
+        harness.run(inputs[2:], out, RECIPE.with_(on_bad_row="error"), **SETTINGS)
+    rows = count_sketched(monkeypatch)
+    harness.run(inputs[2:], out, RECIPE, **SETTINGS)
+    assert outcome(out) == outcome(tmp_path / "plain")
+    assert 0 < sum(rows) <= 40, "none of c.parquet"
+
+
+# ---- kill -9 ---------------------------------------------------------------------------------------------------------
+
+# The run, killing itself at the so-manieth call to the disk: before it, so that all that came earlier is there.
+VICTIM = """
+import os, signal, sys
+at = int(sys.argv[1])
+count = 0
+def lethal(name):
+    real = getattr(os, name)
+    def call(*args, **more):
+        global count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **more)
+    setattr(os, name, call)
+for name in ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "makedirs"):
+    lethal(name)
+from gpu_dedup.pipeline import dedup
+from gpu_dedup.recipe import Recipe
+from gpu_dedup.run import Run
+dedup(sys.argv[3:], sys.argv[2], Recipe(on_bad_row="skip", keep="max:score"),
+      Run(checkpoint=6000, batch_bytes=2000, backend="numpy", threads=1))
+print(count)
+"""
+
+
+def start(at: int, out: Path, inputs: list[Path]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", VICTIM, str(at), str(out), *map(str, inputs)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_killed_at_many_points_it_goes_on_to_the_same_result(inputs: list[Path], tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    done = start(0, whole, inputs)
+    assert done.returncode == 0, done.stderr
+    calls = int(done.stdout)
+    assert calls > 40
+    points = range(1, calls + 1)
+    chosen = random.Random(1).sample(points, min(calls, MANY or 8))
+    out = tmp_path / "out"
+    went_on = 0
+    for at in sorted({*chosen, calls - 3}):
+        killed = start(at, out, inputs)
+        if killed.returncode != 0:
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        again = start(0, out, inputs)
+        assert again.returncode == 0, f"killed at call {at}: {again.stderr}"
+        went_on += "going on" in again.stderr
+        assert outcome(out) == outcome(whole), f"killed at call {at}"
+        shutil.rmtree(out)
+    assert went_on > 3
+
+
+def test_killed_again_and_again_it_comes_to_an_end(inputs: list[Path], tmp_path: Path) -> None:
+    """Each start gets a little further than the one before."""
+    whole = tmp_path / "whole"
+    assert start(0, whole, inputs).returncode == 0
+    out = tmp_path / "out"
+    kills = 0
+    while (done := start(50, out, inputs)).returncode != 0:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        kills += 1
+        assert kills < 40, "starts of 50 calls each do not get anywhere"
+    assert kills > 0
+    assert outcome(out) == outcome(whole)
+
+
+@pytest.mark.skipif(not MANY, reason="long mode: set GPU_DEDUP_FAULTS to a number of kills, such as 300")
+def test_killed_at_any_moment(inputs: list[Path], tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    began = time.monotonic()
+    assert start(0, whole, inputs).returncode == 0
+    takes = time.monotonic() - began
+    rng = random.Random(2)
+    for _ in range(MANY):
+        out = tmp_path / "out"
+        command = [sys.executable, "-c", VICTIM, "0", str(out), *map(str, inputs)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            time.sleep(rng.uniform(0.2, takes))
+            process.kill()
+        again = start(0, out, inputs)
+        assert again.returncode == 0, again.stderr
+        assert outcome(out) == outcome(whole)
+        shutil.rmtree(out)
+
+
+# ---- a full disk -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_ends_in_one_line_and_the_work_is_kept(
+    inputs: list[Path], tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.run(inputs, tmp_path / "plain", RECIPE, **SETTINGS)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(160 << 10))
+    out = small_disk / "out"
+    command = [
+        sys.executable, "-m", "gpu_dedup", "run", *map(str, inputs), "-o", str(out), "--on-bad-row", "skip",
+        "--keep", "max:score", "--checkpoint", "6000", "--batch-bytes", "2000", "--backend", "numpy",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "no space left on the disk" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    ballast.unlink()
+    rows = count_sketched(monkeypatch)
+    harness.run(inputs, out, RECIPE, **SETTINGS)
+    assert outcome(out) == outcome(tmp_path / "plain")
+    assert sum(rows) < 100
