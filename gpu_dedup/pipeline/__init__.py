@@ -315,7 +315,9 @@ def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) 
         and report.machine.input_times == [source.mtime_ns for source in sources]
         and (run.audit is None or report.audit is not None)
         and all(
-            entry.problem is not None or os.path.lexists(os.path.join(target, source.rel))
+            entry.problem is not None
+            or (entry.format == "txt" and not entry.kept)
+            or os.path.lexists(os.path.join(target, source.rel))
             for entry, source in zip(report.inputs, sources, strict=True)
         )
     )
