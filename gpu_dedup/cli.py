@@ -141,8 +141,8 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "--text-field",
             _names,
             "A[,B]",
-            "Field with the text; several are joined by a newline.",
-            "text",
+            "Field with the text; several are joined by a newline, dots reach into objects. Without it: text, or, where "
+            "there is none, the only field that can be meant.",
         ),
         Option("id_field", "--id-field", str, "FIELD", "Field with an id, for the log alone.", "id"),
         Option(
@@ -573,6 +573,9 @@ def explain_command(
     if inputs:
         if documents is not None or mean_bytes is not None:
             raise UserError("the documents of INPUT are counted; drop --documents and --mean-bytes, or INPUT")
+        recipe, guessed = outlook.name_text_field(list(inputs), recipe)
+        if guessed:
+            _complain(guessed)
         corpus = outlook.look_at(list(inputs), recipe, run)
     elif documents is not None:
         corpus = outlook.Corpus.of(

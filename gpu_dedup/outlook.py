@@ -87,6 +87,14 @@ class Corpus:
         return cls(documents, documents * mean_bytes, documents * mean_bytes)
 
 
+def name_text_field(inputs: Sequence[str], recipe: Recipe) -> tuple[Recipe, str]:
+    """The recipe with its text field as a run over these inputs takes it, and words about it if that is a guess."""
+    from gpu_dedup.pipeline import name_text_field
+    from gpu_dedup.read import discover
+
+    return name_text_field(recipe, discover(list(inputs), None, None, recipe.format, recipe.lines))
+
+
 def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     """Guess the documents and bytes of text of files from the beginnings of some of them."""
     from gpu_dedup.backend import host_backend
@@ -97,13 +105,13 @@ def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     step = max(1, len(sources) // SAMPLE_FILES)
     rows = text = seen = 0
     backend = host_backend("numpy")
-    fields = [*recipe.text_field, recipe.id_field]
+    fields = [*recipe.texts_from, recipe.id_field]
     chosen = sources[::step][:SAMPLE_FILES]
     for index, source in enumerate(chosen):
         room = SAMPLE_BYTES // len(chosen)
         with open_source(source, min(run.batch_bytes, 1 << 20), index, fields, backend=backend) as reader:
             for chunk in reader:
-                parsed = chunk.parse(backend, recipe.text_field, ())
+                parsed = chunk.parse(backend, recipe.texts_from, ())
                 rows += int((parsed.status == ROW_TEXT).sum())
                 text += parsed.tape.nbytes
                 seen += chunk.nbytes

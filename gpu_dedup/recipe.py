@@ -91,7 +91,7 @@ class Recipe:
     """
 
     method: str = "minhash"
-    text_field: tuple[str, ...] = ("text",)
+    text_field: tuple[str, ...] = ()  # none named: text, or what the pipeline guesses in its stead
     id_field: str = "id"
     normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for minhash, nothing for exact
     shingle: str = "token:5"
@@ -137,7 +137,7 @@ class Recipe:
         _choice("on-no-text", self.on_no_text, ("keep", "drop"))
         _choice("on-bad-row", self.on_bad_row, ("error", "skip", "keep"))
         _choice("on-bad-file", self.on_bad_file, ("error", "skip"))
-        if not self.text_field or any(not name for name in self.text_field):
+        if any(not name for name in self.text_field):
             raise RecipeError(f"text-field {','.join(self.text_field)!r} names no field; give one, such as text")
         if len(set(self.text_field)) != len(self.text_field):
             raise RecipeError(f"text-field {','.join(self.text_field)!r} names a field twice")
@@ -203,6 +203,11 @@ class Recipe:
         return tuple(step for step in NORMALIZE_STEPS if step in chosen)
 
     @property
+    def texts_from(self) -> tuple[str, ...]:
+        """The fields that a row's text is made of."""
+        return self.text_field or ("text",)
+
+    @property
     def spec(self) -> ShingleSpec:
         return ShingleSpec.parse(self.shingle)
 
@@ -220,9 +225,10 @@ class Recipe:
         return self.bands * self.rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. Lists for tuples, `normalize` spelled out."""
+        """Plain values, for JSON. Lists for tuples, `normalize` and `text_field` spelled out."""
         out = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         out["normalize"] = list(self.steps)
+        out["text_field"] = list(self.texts_from)
         return out
 
     @classmethod

@@ -159,7 +159,7 @@ def dedup_texts(
             raise RecipeError(f"keep {recipe.keep} compares values of {field!r}; give them as keep_values")
         keep_values = ids
     others = {} if field is None else {field: keep_values}
-    source = column_source(texts, recipe.text_field[0], others)
+    source = column_source(texts, recipe.texts_from[0], others)
     names = None if ids is None else column_of(ids, "ids")
     if names is not None and len(names) != len(source.texts):
         raise InputError(f"{len(names)} ids for {len(source.texts)} texts; give as many")
@@ -188,9 +188,9 @@ def dedup_texts(
 
 
 def _check(recipe: Recipe, run: Run) -> None:
-    if len(recipe.text_field) > 1:
+    if len(recipe.texts_from) > 1:
         raise RecipeError(
-            f"text-field {','.join(recipe.text_field)} names several fields, and a column is one text; "
+            f"text-field {','.join(recipe.texts_from)} names several fields, and a column is one text; "
             "join them before, and drop text_field"
         )
     for name in ("overwrite", "dry_run", "keep_work", "fresh"):
@@ -258,13 +258,13 @@ def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> 
     if recipe.method != "minhash":
         raise RecipeError(f"method {recipe.method} makes no MinHash sketch; use method minhash")
     recipe = settle(recipe)
-    source = column_source(texts, recipe.text_field[0], {})
+    source = column_source(texts, recipe.texts_from[0], {})
     backend, _ = choose_backend(run, source.size)
     warm(backend, Progress(bool(run.progress)).note, fast=recipe.sketch == "fast")
     sketcher = Sketcher.of(recipe, backend)
 
     def work(chunk: Any) -> U32:
-        rows = chunk.parse(backend, recipe.text_field)
+        rows = chunk.parse(backend, recipe.texts_from)
         if rows.errors and recipe.on_bad_row == "error":
             row, reason = rows.errors[0]
             raise InputError(reason, "mend it, or use on_bad_row skip", place=source.where(row))
@@ -273,7 +273,7 @@ def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> 
         out[select] = sketcher.make(sketcher.normalise(rows.tape), select).signatures
         return out
 
-    with Pool(run.thread_count) as pool, open_source(source, run.batch_bytes, 0, recipe.text_field) as reader:
+    with Pool(run.thread_count) as pool, open_source(source, run.batch_bytes, 0, recipe.texts_from) as reader:
         parts = list(pool.ordered(work, reader))
     return np.concatenate(parts) if parts else np.zeros((0, recipe.slots), np.uint32)
 

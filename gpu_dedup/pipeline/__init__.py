@@ -38,7 +38,7 @@ from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.resume import Resume, Saver
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import Source, discover
+from gpu_dedup.read import Source, discover, guess_text_field
 from gpu_dedup.recipe import PPM, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
@@ -80,6 +80,19 @@ def settle(recipe: Recipe) -> Recipe:
     return recipe
 
 
+def name_text_field(recipe: Recipe, sources: Sequence[Source]) -> tuple[Recipe, str]:
+    """The recipe with its text field, and words about it if that is a guess other than `text`."""
+    if recipe.text_field:
+        return recipe, ""
+    guess = guess_text_field(sources)
+    if guess is None:
+        return recipe, ""
+    shown = ascii(guess.field)[1:-1]
+    return recipe.with_(text_field=(guess.field,)), (
+        f"no field text: took {shown}, {guess.why}; name another with --text-field"
+    )
+
+
 def _unpacked(source: Source) -> int:
     """A guess of the bytes of a file once decompressed."""
     return source.size * UNPACKED.get(source.compression or source.format, 1)
@@ -115,6 +128,9 @@ def dedup(
         inputs = [inputs]
     passed_over: list[str] = []
     sources = discover([os.fsdecode(path) for path in inputs], target, passed_over, recipe.format, recipe.lines)
+    recipe, guessed = name_text_field(recipe, sources)
+    if guessed:
+        progress.note(guessed)
     _check_fields(recipe, sources)
     guess = sum(_unpacked(source) for source in sources)
     if target is not None and not run.overwrite and (before := _already_done(target, sources, recipe, run)):
@@ -147,7 +163,7 @@ def dedup(
             groups.rows, kept,
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
-        report.warnings += _left_out(passed_over)
+        report.warnings += [*([guessed] if guessed else []), *_left_out(passed_over)]
         if folder is not None:
             folder.commit(report)
     return report

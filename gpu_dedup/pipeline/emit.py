@@ -296,7 +296,7 @@ def _collect_ids(
         count = min(chunk.count_rows(), facts.rows - chunk.first_row)
         return _ids_of(chunk, facts, sketcher, ids, count)
 
-    fields = [*sketcher.recipe.text_field, sketcher.recipe.id_field]
+    fields = [*sketcher.recipe.texts_from, sketcher.recipe.id_field]
     with open_source(facts.source, batch_bytes, facts.index, fields, backend=sketcher.backend) as reader:
         for rows, values in pool.ordered(work, reader.read_refs([facts.refs[i] for i in which])):
             ids.add(rows, values)
@@ -312,7 +312,7 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
     want = np.zeros(chunk.count_rows(), bool)
     want[local] = True
     name = sketcher.recipe.id_field
-    values = chunk.parse(sketcher.backend, sketcher.recipe.text_field, (name,), want).fields[name]
+    values = chunk.parse(sketcher.backend, sketcher.recipe.texts_from, (name,), want).fields[name]
     return local + facts.first + chunk.first_row, [values[i] for i in local]
 
 

@@ -46,7 +46,7 @@ def reread(
 
     Raises InputError where a row is not what the first pass saw.
     """
-    fields = sketcher.recipe.text_field
+    fields = sketcher.recipe.texts_from
 
     def items() -> Iterator[tuple[FileFacts, Chunk, ChunkRef, I64]]:
         for facts in survey.files:

@@ -363,7 +363,7 @@ class Surveyor:
         left = self.recipe.limit
         # Under --on-bad-file skip a file that is damaged in any column has to be found out now: once rows of other
         # files may have a witness in it, it is too late to leave it out.
-        columns: list[str] | None = [*self.recipe.text_field, self.recipe.keep_field or self.recipe.text_field[0]]
+        columns: list[str] | None = [*self.recipe.texts_from, self.recipe.keep_field or self.recipe.texts_from[0]]
         if self.recipe.on_bad_file == "skip":
             columns = None
         for index, source in enumerate(sources):
@@ -476,7 +476,7 @@ class Surveyor:
         chunk = item.chunk
         extra = [recipe.keep_field] if recipe.keep_field else []
         try:
-            rows = chunk.parse(backend, recipe.text_field, extra)
+            rows = chunk.parse(backend, recipe.texts_from, extra)
         except InputError as error:
             return _Failure(item.facts, error)
         if item.most is not None:

@@ -81,6 +81,11 @@ class Chunk(ABC):
         """Values of a field, as `parse` gave them, as the keeper compares them."""
         return values
 
+    def records(self, most: int) -> list[dict[str, int | None]]:
+        """The first `most` records of the chunk, for a look at which fields there are: name of each top-level field,
+        with the code points of its value where that is a string, else None. What is no record is left out."""
+        return []
+
     def lines(self) -> I64:
         """int64[n + 1]: line i is data[starts[i]:starts[i + 1]], its terminator included; so are records of CSV."""
         raise InternalError("a chunk of columns has no lines")

@@ -181,6 +181,19 @@ class JsonlChunk(LinesChunk):
                 values[name][i] = lookup(record, name)
         return Rows(self.first_row, replaced(taken.tape, texts), status, errors, values)
 
+    def records(self, most: int) -> list[dict[str, int | None]]:
+        out: list[dict[str, int | None]] = []
+        for line in self.data[: self.size].tobytes().split(b"\n"):
+            if len(out) == most:
+                break
+            try:
+                record = None if _too_deep(line) else loads(line.decode("utf-8"))
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                out.append({name: len(v) if isinstance(v, str) else None for name, v in record.items()})
+        return out
+
     def _values(self, spans: I64, status: U8, extra: Sequence[str]) -> dict[str, list[Any]]:
         """Python values of the raw values that the fast road has found (and checked: each is a whole JSON value)."""
         values: dict[str, list[Any]] = {}

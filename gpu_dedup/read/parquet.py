@@ -182,6 +182,22 @@ class ColumnChunk(Chunk):
         tape = replaced(tape, dict.fromkeys(np.flatnonzero(~good & (lengths > 0)).tolist(), b""))
         return Rows(self.first_row, tape, status, errors, {name: self._values(name, status) for name in extra})
 
+    def records(self, most: int) -> list[dict[str, int | None]]:
+        names = [name for name in self._schema.names if self._schema.names.count(name) == 1]
+        lengths: dict[str, list[int | None]] = {}
+        rows = min(most, self.ref.rows)
+        for name in names:
+            lengths[name] = [None] * rows
+            kind = self._schema.field(name).type
+            if name not in self._read or not is_text(kind) or pa.types.is_null(kind):
+                continue
+            at = 0
+            for batch in self._batches:
+                values = _python(batch.column(name).slice(0, rows - at)) if at < rows else []
+                lengths[name][at : at + len(values)] = [None if value is None else len(value) for value in values]
+                at += len(values)
+        return [{name: lengths[name][row] for name in names} for row in range(rows)]
+
     def _values(self, name: str, status: Any) -> list[Any]:
         values: list[Any] = [MISSING] * self.ref.rows
         path = self._find(name)

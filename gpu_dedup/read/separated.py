@@ -104,6 +104,14 @@ class CsvChunk(LinesChunk):
             values[name] = [text if ok else MISSING for text, ok in zip(found.to_list(), good.tolist(), strict=True)]
         return Rows(self.first_row, tape, status, errors, values)
 
+    def records(self, most: int) -> list[dict[str, int | None]]:
+        names = [name for name in self._names if self._names.count(name) == 1]
+        if not names:
+            return []
+        rows = self.parse(self._backend, names[:1], names)
+        good = np.flatnonzero(rows.status == ROW_TEXT)[:most].tolist()
+        return [{name: len(rows.fields[name][row]) for name in names} for row in good]
+
     def _why(self, i: int, count: int) -> str:
         starts = self.lines()
         record = self.data[starts[i] : starts[i + 1]].tobytes()
