@@ -141,7 +141,7 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "--text-field",
             _names,
             "A[,B]",
-            "Field with the text; several are joined by a newline, dots reach into objects. Without it: text, or, where "
+            "Field with the text; several are joined by a newline, dots reach into objects. Else: text, or, where "
             "there is none, the only field that can be meant.",
         ),
         Option("id_field", "--id-field", str, "FIELD", "Field with an id, for the log alone.", "id"),
