@@ -1,6 +1,6 @@
 """Arrow arrays of NumPy arrays and strings, laid out here rather than by `pyarrow.array`.
 
-`pyarrow.array` and `pyarrow.scalar` import pandas where it is installed, to see whether they were given something of
+`pyarrow.array`, `pyarrow.scalar` and `to_numpy` import pandas where it is installed, to see whether they were given something of
 its kind: 0.2 s and 50 MB, for nothing that this package ever gives them.
 """
 
@@ -78,6 +78,12 @@ def named(names: Sequence[str | None], which: Any, absent: Bool | None = None) -
     import pyarrow as pa
 
     return texts(names).cast(pa.string()).take(integers(which, absent))
+
+
+def numbers(array: Any) -> I64:
+    """int64[n] of an Arrow array of int64, without a copy; what stands for a null means nothing."""
+    data = np.frombuffer(array.buffers()[1] or b"", np.int64)
+    return data[array.offset : array.offset + len(array)]
 
 
 def column(values: Any) -> Any:

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_dedup import __version__
 from gpu_dedup.batch import MISSING
-from gpu_dedup.columns import column, integers, texts
+from gpu_dedup.columns import column, integers, numbers, texts
 from gpu_dedup.errors import InputError, InternalError, disk_error, shown
 from gpu_dedup.progress import bytes_text, seconds_text
 
@@ -804,8 +804,7 @@ class RemovalLog:
             kind = self._schema.field(name).type
             array = column(given).cast(kind)
             if name in _INT and name != "row":
-                numbers = array.fill_null(integers(np.array([-1]))[0]) if array.null_count else array
-                plain = numbers.to_numpy()
+                plain = numbers(array.fill_null(integers(np.array([-1]))[0]) if array.null_count else array)
                 array = integers(plain, plain < 0)
             arrays[name] = array
         if "similarity" not in arrays and "shared" in arrays and "union" in arrays:
@@ -832,13 +831,14 @@ class RemovalLog:
 
     def _check_order(self, table: Any) -> None:
         import numpy as np
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        rows = table["row"].to_numpy()
+        rows = numbers(table["row"].combine_chunks())
         file = table["file"].combine_chunks()
         changed = np.ones(len(rows), bool)
         if len(rows) > 1:
-            changed[1:] = pc.not_equal(file[1:], file[:-1]).to_numpy(zero_copy_only=False)
+            changed[1:] = numbers(pc.not_equal(file[1:], file[:-1]).cast(pa.int64()))
         if self._last is not None and file[0].as_py() == self._last[0]:
             changed[0] = False
             if rows[0] <= self._last[1]:
