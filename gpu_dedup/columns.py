@@ -1,7 +1,7 @@
 """Arrow arrays of NumPy arrays and strings, laid out here rather than by `pyarrow.array`.
 
-`pyarrow.array`, `pyarrow.scalar` and `to_numpy` import pandas where it is installed, to see whether they were given something of
-its kind: 0.2 s and 50 MB, for nothing that this package ever gives them.
+`pyarrow.array`, `pyarrow.scalar` and `to_numpy` import pandas where it is installed, to see whether they were given
+something of its kind: 0.2 s and 50 MB, for nothing that this package ever gives them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Three roads, from one to the next within a document:
 
     blocks    64 bytes at a time while they are ASCII: mapped as one vector and stored whole; where white space goes,
               the runs of bytes that stay are moved together
-    singles   one code point at a time through the tables: its own bytes, or its ready result
+    singles   one code point at a time through the tables: its own bytes, or its ready result; Han two at a time
     clusters  a code point with others that join it (see normalise_tables): taken apart, ordered, composed, folded, and
               composed again, unless all of them are quick
 
@@ -77,6 +77,7 @@ U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
 ROOM = LONGEST + 64  # a step writes at most this many bytes: a string and a word, or a block and one more
+HAN_FIRST, HAN_LAST = 0x4E00, 0x9FFF  # unified ideographs; bounds of blocks of 64
 _CODE = 0x1FFFFF  # the code point of a code point in work
 _EVERY = 0xFFFFFFFFFFFFFFFF
 _HIGH = 0x8080808080808080
@@ -302,6 +303,19 @@ def _cluster(src: U8, low: int, high: int, lower: bool, one: U32, two: U32, book
     return two, one, n
 
 
+@inline
+def _two_han(word: Any) -> Any:
+    """Whether the low six bytes are two of U+4E00 to U+9FFF: no step changes these, and they join nothing."""
+    first = (word & np.uint64(0xF)) << np.uint64(6) | (word >> np.uint64(8)) & np.uint64(0x3F)
+    second = ((word >> np.uint64(24)) & np.uint64(0xF)) << np.uint64(6) | (word >> np.uint64(32)) & np.uint64(0x3F)
+    blocks = np.uint64((HAN_LAST - HAN_FIRST) >> 6)
+    return (
+        (word & np.uint64(0xC0C0F0C0C0F0) == np.uint64(0x8080E08080E0))
+        & (first - np.uint64(HAN_FIRST >> 6) <= blocks)
+        & (second - np.uint64(HAN_FIRST >> 6) <= blocks)
+    )
+
+
 @jit
 def _run(src: U8, offsets: I64, steps: int, book: U32, strings: U8, dst: U8, ends: I64, d: int) -> tuple[int, int]:
     """Documents from number d on. src holds eight bytes or more.
@@ -366,6 +380,21 @@ def _run(src: U8, offsets: I64, steps: int, book: U32, strings: U8, dst: U8, end
                 word = np.int64(load_u64(src, at) >> np.uint64(8 * (i - at)))
                 if np.uint64(word) & np.uint64(_HIGH) == np.uint64(0) and i + 64 <= size:
                     break  # eight of ASCII: back to blocks
+                if _two_han(np.uint64(word)) and i + 6 <= end:
+                    most = i + min(end - i, cap - ROOM - o) - 6
+                    pair = np.uint64(word)
+                    while True:
+                        store_u64(dst, o, pair)
+                        i += 6
+                        o += 6
+                        if i > most or i + 8 > size:
+                            break
+                        pair = load_u64(src, i)
+                        if not _two_han(pair):
+                            break
+                    blank = np.int64(0)
+                    last_i, last_o, last_blank, last_entry = i - 3, o - 3, blank, np.uint32(SAME | QUICK)
+                    continue
                 code, step = _decode(word)
                 entry = book[entry2 + (np.int64(book[entry1 + (code >> 7)]) << 7 | code & 127)]
                 width = step

@@ -368,6 +368,18 @@ def test_texts_may_be_cut_where_a_code_point_starts(steps: int, pyrng) -> None:
             assert oracle(left + right, steps) == oracle(left, steps) + oracle(right, steps), ascii(left + "|" + right)
 
 
+def test_han_is_what_it_was_under_every_step(pyrng) -> None:
+    """The fast road for pairs of U+4E00 to U+9FFF assumes it; and it must end where they end."""
+    han = "".join(map(chr, range(0x4E00, 0xA000)))
+    edge = "\u4e00\u9fff\u4dff\ua000\u3400\uf900中文国A \u0301\u3099かé"
+    texts = ["".join(pyrng.choices(edge, k=pyrng.randrange(40))) for _ in range(100)]
+    tails = ["", "x", "\u0301", " ", "\u9fff\u4dff\u4dff", "\u4dff"]
+    runs = [han[size * 64 : size * 65] + tail for size in range(45) for tail in tails]
+    for steps in EVERY[::7]:
+        assert oracle(han, steps) == han
+        equal([han, *texts, *runs], steps)
+
+
 @pytest.mark.parametrize(
     "steps", [NFC, NFKC, LOWER, WHITESPACE, NOSPACE, DIGITS, PUNCTUATION | WHITESPACE, DEFAULT, ACCENTS]
 )
