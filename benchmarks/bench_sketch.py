@@ -1,4 +1,4 @@
-"""Text to hashes, one core: digest, shingles, shingle sets, MinHash, the fused sketch and band keys.
+"""Text to hashes, one core: digest, shingles, shingle sets, MinHash, the fast sketch, both fused, and band keys.
 
     python benchmarks/bench_sketch.py [--megabytes 16] [--quick] [--json FILE]
 
@@ -26,6 +26,8 @@ from gpu_dedup.kernels import (
     bandkeys_ref,
     digest_cpu,
     digest_ref,
+    fastsketch_cpu,
+    fastsketch_ref,
     minhash_cpu,
     minhash_ref,
     shingle_cpu,
@@ -88,6 +90,9 @@ def check(tape: Tape, spec: ShingleSpec) -> None:
     signatures = sketch_cpu.sketch(*shingled, a, b)[0]
     hashes, offsets, _ = shingle_cpu.shingle(*shingled)
     pairs.append((minhash_ref.minhash(hashes, offsets, a, b), minhash_cpu.minhash(hashes, offsets, a, b)))
+    a, b = permutations(0, SLOTS + 2)
+    pairs.append((fastsketch_ref.fastsketch(hashes, offsets, a, b), fastsketch_cpu.fastsketch(hashes, offsets, a, b)))
+    pairs += zip(fastsketch_ref.fast_sketch(*shingled, a, b), fastsketch_cpu.fast_sketch(*shingled, a, b), strict=True)
     pairs.append((bandkeys_ref.band_keys(signatures, 17, 7), bandkeys_cpu.band_keys(signatures, 17, 7)))
     for want, got in pairs:
         np.testing.assert_array_equal(want, got)
@@ -117,13 +122,43 @@ def measure(kind: str, tape: Tape, specs: list[str]) -> list[dict[str, Any]]:
         add(f"shingle_sets {spec}", sets, count, tape.nbytes)
         seconds, (signatures, _, _) = best(partial(sketch_cpu.sketch, *arguments, a, b))
         add(f"sketch {spec}, {SLOTS} slots", seconds, count, tape.nbytes)
+        seconds, _ = best(partial(fastsketch_cpu.fast_sketch, *arguments, *permutations(0, SLOTS + 2)))
+        add(f"fast sketch {spec}, {SLOTS} slots", seconds, count, tape.nbytes)
         if spec.unit != UNITS[0] or kind != "english":
             continue
         for k in (119, 128, 260):
             seconds, _ = best(partial(minhash_cpu.minhash, hashes, offsets, *permutations(0, k)))
             add(f"minhash, {k} slots", seconds, count, None)
+            seconds, _ = best(partial(fastsketch_cpu.fastsketch, hashes, offsets, *permutations(0, k + 2)))
+            add(f"fast sketch, {k} slots", seconds, count, None)
         seconds, _ = best(partial(bandkeys_cpu.band_keys, signatures, 17, 7))
         add("band_keys 17 x 7 (M keys/s)", seconds, signatures.shape[0] * 17, None)
+    return rows
+
+
+def by_length(quick: bool) -> list[dict[str, Any]]:
+    """Both sketches of hashes that are there already, and of texts of as many shingles, by length and slots."""
+    total = 100_000 if quick else 2_000_000
+    rng = np.random.default_rng(2)
+    rows = []
+    for length in (20, 50, 100, 200, 500, 1000, 10_000):
+        hashes = rng.integers(0, 2**64, total, dtype=np.uint64)
+        offsets = np.arange(0, total + 1, length, dtype=np.int64)
+        words = [f"w{i}" for i in rng.integers(0, 10**6, length + 4)]
+        tape = Tape.of([" ".join(words[i:] + words[:i]) for i in range(max(1, min(total, 500_000) // length))])
+        text = (tape.blob, tape.offsets, np.arange(len(tape), dtype=np.int64), 0, 5, NONE)
+        for slots in (119, 128, 260):
+            row: dict[str, Any] = {"shingles": length, "slots": slots}
+            least, most = permutations(0, slots), permutations(0, slots + 2)
+            calls = {
+                "minhash": (partial(minhash_cpu.minhash, hashes, offsets, *least), total),
+                "fast": (partial(fastsketch_cpu.fastsketch, hashes, offsets, *most), total),
+                "minhash_from_text": (partial(sketch_cpu.sketch, *text, *least), len(tape) * length),
+                "fast_from_text": (partial(fastsketch_cpu.fast_sketch, *text, *most), len(tape) * length),
+            }
+            for name, (call, count) in calls.items():
+                row[name] = count / best(call)[0] / 1e6
+            rows.append(row)
     return rows
 
 
@@ -145,7 +180,14 @@ def main() -> None:
             speed, shingles = (f"{row[key]:12.0f}" if row[key] else " " * 12 for key in ("MB/s", "M shingles/s"))
             print(f"    {row['operation']:<28}{speed}{shingles}")
             rows.append(row)
-    common.save(options.json, "sketch", {"megabytes": megabytes, "rows": common.rounded(rows)})
+    lengths = by_length(options.quick)
+    print("\nM shingles/s              from hashes               from text")
+    print("  shingles  slots   MinHash   fast          MinHash   fast")
+    for row in lengths:
+        first, second = (f"{row['minhash' + s]:9.0f} {row['fast' + s]:6.0f}" for s in ("", "_from_text"))
+        print(f"{row['shingles']:>10,} {row['slots']:>6} {first}        {second}")
+    results = {"megabytes": megabytes, "rows": common.rounded(rows), "by_length": common.rounded(lengths)}
+    common.save(options.json, "sketch", results)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ LENGTHS = (100, 1000, 10_000)  # shingles of a document, sketch alone
 SHINGLES = 1_000_000
 WARM_ROWS = 200
 OURS = "gpu-dedup"
+FAST = "gpu-dedup --sketch fast"
 
 
 @dataclass(frozen=True)
@@ -280,10 +281,10 @@ class Bench:
         options = ["--documents", str(max(1, SHINGLES // length)), "--length", str(length)]
         return self._drive(driver, variant, python, mode, source, self.cores[:1], *options)[1]
 
-    def sketch_ours(self, source: Path, mode: str, length: int) -> dict[str, Any]:
-        """The same of gpu-dedup's own driver. Ends the comparison if it fails."""
+    def sketch_ours(self, source: Path, mode: str, length: int, variant: str = "") -> dict[str, Any]:
+        """The same of gpu-dedup's own driver, MinHash or `fast`. Ends the comparison if it fails."""
         try:
-            return self.sketch("ours", "", Path(sys.executable), source, mode, length)
+            return self.sketch("ours", variant, Path(sys.executable), source, mode, length)
         except PeerError as failure:
             raise SystemExit(f"gpu-dedup's own sketch failed: {failure}") from None
 
@@ -363,15 +364,16 @@ def end_to_end(
 def sketches(
     bench: Bench, peers: Sequence[tuple[Peer, Path | PeerError]], source: Path, say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
-    """Sketch alone by tool: M shingles/s by length and MB/s from texts; gpu-dedup again before each peer."""
-    out: dict[str, dict[str, Any]] = {OURS: {}}
+    """Sketch alone by tool: M shingles/s by length and MB/s from texts; gpu-dedup's two again before each peer."""
+    out: dict[str, dict[str, Any]] = {OURS: {}, FAST: {}}
     rates: dict[tuple[str, str], list[float]] = {}
     steps = [(f"hashes_{length}", "hashes", length) for length in LENGTHS] + [("text", "text", 1000)]
     able = [(peer, python) for peer, python in peers if peer.sketch]
     for peer, python in able:
         out[peer.name] = {}
         for key, mode, length in steps:
-            rates.setdefault((OURS, key), []).append(rate(bench.sketch_ours(source, mode, length)))
+            for name, variant in ((OURS, ""), (FAST, "fast")):
+                rates.setdefault((name, key), []).append(rate(bench.sketch_ours(source, mode, length, variant)))
             try:
                 if isinstance(python, PeerError):
                     raise python
@@ -381,10 +383,9 @@ def sketches(
                 out[peer.name][key] = str(failure)
         say(f"  {peer.name}: {out[peer.name]}")
     for key, mode, length in steps:
-        known = rates.get((OURS, key))
-        if known is None:
-            known = [rate(bench.sketch_ours(source, mode, length))]
-        out[OURS][key] = round(statistics.median(known), 2)
+        for name, variant in ((OURS, ""), (FAST, "fast")):
+            known = rates.get((name, key)) or [rate(bench.sketch_ours(source, mode, length, variant))]
+            out[name][key] = round(statistics.median(known), 2)
     return out
 
 
@@ -478,14 +479,16 @@ def verdicts(results: dict[str, Any]) -> list[str]:
         better = []
         for name, row in table.items():
             value = row.get(key)
-            if name == OURS or not isinstance(value, (int, float)):
+            if name in (OURS, FAST) or not isinstance(value, (int, float)):
                 continue
             # Walls are compared run by run, so that a slow minute of the machine does not decide.
             wins = row["times_ours"] < 1 if key == "wall_s" else sign * value < sign * mine
             if wins:
                 better.append(f"{name} ({value:,} {unit}".rstrip() + ")")
         if better:
-            out.append(f"- A peer wins: {words} than {OURS} ({mine:,} {unit}".rstrip() + f"): {', '.join(better)}.")
+            fast = table.get(FAST, {}).get(key)
+            ours = f"{mine:,} {unit}".rstrip() + ("" if fast is None else f"; {FAST}: {fast:,} {unit}")
+            out.append(f"- A peer wins: {words} than {OURS} ({ours}): {', '.join(better)}.")
     measured = [name for name in results["end_to_end"] if name != OURS and "why" not in results["end_to_end"][name]]
     if measured and not out:
         out.append("- No peer did better than gpu-dedup in any column.")

@@ -489,8 +489,26 @@ def our_run(truth: Truth, threshold: str, options: Sequence[str]) -> dict[str, A
 # ------------------------------------------------------------------------------------------------------------ sketches
 
 
+def recipe_of(threshold_ppm: int, options: Sequence[str]) -> Any:
+    """The settled recipe of a run of this threshold with some options of `gpu-dedup run`."""
+    import click
+
+    from gpu_dedup import cli
+    from gpu_dedup.errors import UserError
+    from gpu_dedup.pipeline import settle
+
+    try:
+        context = cli.cli.commands["run"].make_context("run", ["FILE", "-o", "DIR", *options])
+        recipe = settle(cli.make_recipe(context.params).with_(threshold_ppm=threshold_ppm, shingle=f"token:{N}"))
+    except (click.ClickException, UserError) as error:
+        raise mistake(str(error)) from None
+    if recipe.method != "minhash":
+        raise mistake(f"--method {recipe.method} has no sketches to judge; leave out the parts sketch and sets")
+    return recipe
+
+
 def signatures_of(texts: Sequence[str], recipe: Any, sizes: Sequence[int]) -> Any:
-    """uint32[n, k] MinHash signatures by the package; its sets must be as large as the oracle's."""
+    """uint32[n, k] signatures by the package; its sets must be as large as the oracle's."""
     from gpu_dedup.backend import host_backend
     from gpu_dedup.batch import Tape
     from gpu_dedup.pipeline.survey import Sketcher
@@ -539,13 +557,10 @@ def stretch(similarity: Any, equal: Any, recipe: Any) -> dict[str, Any]:
 
 
 def sketch_quality(
-    truth: Truth, threshold_ppm: int, seeds: int = 1, step: float = 0.05
+    truth: Truth, threshold_ppm: int, seeds: int = 1, step: float = 0.05, options: Sequence[str] = ()
 ) -> tuple[dict[str, Any], Any, Any]:
     """Estimate against truth over all pairs from 0.5 on. Results, similarities and estimates (of seed 0)."""
-    from gpu_dedup.pipeline import settle
-    from gpu_dedup.recipe import Recipe
-
-    recipe = settle(Recipe(threshold_ppm=threshold_ppm))
+    recipe = recipe_of(threshold_ppm, options)
     documents = np.unique(np.concatenate([truth.later, truth.earlier]))
     texts, sizes = truth.texts(documents.tolist()), truth.sizes[documents].tolist()
     left, right = np.searchsorted(documents, truth.later), np.searchsorted(documents, truth.earlier)
@@ -578,7 +593,8 @@ def sketch_quality(
         rows.append({"from": round(low + i * step, 4), "to": round(low + (i + 1) * step, 4), **found})
     above = similarity >= threshold_ppm / PPM
     result = {
-        "slots": recipe.slots, "bands": recipe.bands, "rows": recipe.rows, "sieve_cut": recipe.sieve_cut,
+        "sketch": recipe.sketch, "slots": recipe.slots, "bands": recipe.bands, "rows": recipe.rows,
+        "sieve_cut": recipe.sieve_cut,
         "all": stretch(similarity, equal, recipe) if len(similarity) else None,
         "at_threshold": stretch(similarity[above], equal[above], recipe) if above.any() else None,
         "by_similarity": rows,
@@ -586,15 +602,14 @@ def sketch_quality(
     return result, similarity, estimate
 
 
-def made_sets(threshold_ppm: int, quick: bool) -> list[dict[str, Any]]:
+def made_sets(threshold_ppm: int, quick: bool, options: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Random sets of equal size n with an exact Jaccard, all independent: bias and variance of the estimate."""
-    from gpu_dedup.kernels import minhash_cpu
-    from gpu_dedup.pipeline import settle
-    from gpu_dedup.recipe import Recipe
-    from gpu_dedup.sketches import permutations
+    from gpu_dedup.kernels import fastsketch_cpu, minhash_cpu
+    from gpu_dedup.sketches import numbers_of
 
-    recipe = settle(Recipe(threshold_ppm=threshold_ppm))
-    a, b = permutations(recipe.seed, recipe.slots)
+    recipe = recipe_of(threshold_ppm, options)
+    sketch = fastsketch_cpu.fastsketch if recipe.sketch == "fast" else minhash_cpu.minhash
+    a, b = numbers_of(recipe)
     rng = np.random.default_rng(1)
     out = []
     for n in (20, 100, 1000) if quick else (20, 100, 1000, 5000, 20_000):
@@ -608,7 +623,7 @@ def made_sets(threshold_ppm: int, quick: bool) -> list[dict[str, Any]]:
                 pool = rng.integers(0, 2**64, (some, union), dtype=np.uint64)
                 both = np.stack([pool[:, :n], pool[:, union - n :]], axis=1).reshape(2 * some, n)
                 offsets = np.arange(2 * some + 1, dtype=np.int64) * n
-                made = minhash_cpu.minhash(np.ascontiguousarray(both.reshape(-1)), offsets, a, b)
+                made = sketch(np.ascontiguousarray(both.reshape(-1)), offsets, a, b)
                 equal[first : first + some] = made[0::2] == made[1::2]
             found = stretch(np.full(pairs, common_items / union), equal, recipe)
             out.append({"items": n, **found})
@@ -852,9 +867,11 @@ def main() -> int:
                 sound = not said["unfounded_removals"] and not said["wrong_counts"] and not said["without_witness"]
                 good = good and sound and said["output_is_input_less_rows"] and (said["recall"] or 0) >= given.least
             if "sketch" in parts and len(truth.later):
-                found, similarity, estimate = sketch_quality(truth, threshold_ppm, 3 if given.quick else 10)
+                found, similarity, estimate = sketch_quality(
+                    truth, threshold_ppm, 3 if given.quick else 10, options=options
+                )
                 here["sketch"] = common.rounded(found, 6)
-                print(f"  sketches of {found['slots']} slots, cut {found['sieve_cut']}")
+                print(f"  {found['sketch']} sketches of {found['slots']} slots, cut {found['sieve_cut']}")
                 show_stretches(found["by_similarity"], "Jaccard")
                 if given.plots:
                     threshold = threshold_ppm / PPM
@@ -862,7 +879,7 @@ def main() -> int:
                     scatter = estimate_plot(stem(path), found["slots"], similarity, estimate)
                     scatter.save(given.plots / f"estimate-{stem(path)}.svg")
     if given.kept is None and "sets" in parts:
-        rows = made_sets(threshold_ppm, given.quick)
+        rows = made_sets(threshold_ppm, given.quick, options)
         results["sets"] = common.rounded(rows, 6)
         print("\nmade sets, all pairs independent")
         show_stretches(rows, "items Jaccard")

@@ -204,12 +204,15 @@ def test_table_says_where_a_peer_wins() -> None:
     given["end_to_end"]["slow"].update(times_ours=0.8, memory_mb=100.0)
     given["quality"]["slow"]["missed_removals"] = 0
     given["sketch"]["slow"]["hashes_1000"] = 289.0
+    given["sketch"]["gpu-dedup --sketch fast"] = {
+        "hashes_100": 90.0, "hashes_1000": 500.0, "hashes_10000": 600.0, "text": 95.0
+    }  # fmt: skip
     assert compare.verdicts(given) == [
         "- A peer wins: faster end to end than gpu-dedup (2.0 s): slow (9.0 s).",
         "- A peer wins: less memory than gpu-dedup (300.0 MB): slow (100.0 MB).",
         "- A peer wins: fewer missed removals than gpu-dedup (1): slow (0).",
-        "- A peer wins: faster sketch of 1,000 hashed shingles than gpu-dedup (110.0 M shingles/s): "
-        "slow (289.0 M shingles/s).",
+        "- A peer wins: faster sketch of 1,000 hashed shingles than gpu-dedup (110.0 M shingles/s; "
+        "gpu-dedup --sketch fast: 500.0 M shingles/s): slow (289.0 M shingles/s).",
     ]
 
 
@@ -269,9 +272,10 @@ class Stub:
             raise compare.PeerError("exit 1: out of luck")
         return {"why": "takes no hashes"} if mode == "hashes" else {"seconds": [0.5], "bytes": 10**6}
 
-    def sketch_ours(self, source: Path, mode: str, length: int) -> dict[str, Any]:
-        self.calls.append(f"ours {mode} {length}")
-        return {"seconds": [1.0], "shingles": 5 * 10**6} if mode == "hashes" else {"seconds": [1.0], "bytes": 10**6}
+    def sketch_ours(self, source: Path, mode: str, length: int, variant: str = "") -> dict[str, Any]:
+        self.calls.append(f"ours {variant} {mode} {length}".replace("  ", " "))
+        seconds = [0.25] if variant == "fast" else [1.0]
+        return {"seconds": seconds, "shingles": 5 * 10**6} if mode == "hashes" else {"seconds": seconds, "bytes": 10**6}
 
 
 def fake_peers() -> list[tuple[Any, Any]]:
@@ -303,10 +307,15 @@ def test_sketches_of_all_that_have_one() -> None:
     stub = Stub()
     out = compare.sketches(stub, fake_peers(), Path("all"), lambda text: None)
     assert out["gpu-dedup"] == {"hashes_100": 5.0, "hashes_1000": 5.0, "hashes_10000": 5.0, "text": 1.0}
+    fast = out["gpu-dedup --sketch fast"]
+    assert fast == {"hashes_100": 20.0, "hashes_1000": 20.0, "hashes_10000": 20.0, "text": 4.0}
     assert (out["good"]["hashes_100"], out["good"]["text"]) == ("takes no hashes", 2.0)
     assert out["broken"]["text"] == "exit 1: out of luck"
     assert out["absent"]["text"] == "cannot be installed: no"
-    assert stub.calls[:4] == ["ours hashes 100", "good hashes 100", "ours hashes 1000", "good hashes 1000"]
+    first = ["ours hashes 100", "ours fast hashes 100", "good hashes 100"]
+    assert stub.calls[:6] == [*first, *(call.replace("100", "1000") for call in first)]
+    alone = compare.sketches(Stub(), [], Path("all"), lambda text: None)
+    assert alone == {name: out[name] for name in ("gpu-dedup", "gpu-dedup --sketch fast")}
 
 
 def test_a_change_of_our_own_answer_ends_the_comparison() -> None:

@@ -162,6 +162,44 @@ def test_sketches_are_as_good_as_theory_says(tmp_path: Path) -> None:
     ElementTree.fromstring(quality.estimate_plot("x", 119, similarity, estimate).svg())
 
 
+def test_options_of_the_run_reach_the_sketches(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = quality.recipe_of(700_000, ["--sketch", "fast", "--num-perm", "64", "--threads", "1"])
+    assert (recipe.sketch, recipe.threshold_ppm, recipe.shingle) == ("fast", 700_000, "token:5")
+    assert 32 < recipe.slots <= 64
+    for options, words in (
+        (["--sketch", "slow"], "choose one of minhash, fast"),
+        (["--nonsense"], "--nonsense"),
+        (["--method", "exact"], "no sketches to judge"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            quality.recipe_of(800_000, options)
+        assert caught.value.code == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_fast_sketch_is_judged_as_one(tmp_path: Path) -> None:
+    """Its variance on small sets is below what independent slots have, which tells it from MinHash."""
+    fast = ("--sketch", "fast")
+    rng = random.Random("fast")
+    texts = []
+    for i in range(60):
+        words = corpora.made_up(rng, 104)
+        texts += [" ".join(words), " ".join(corpora.exchange(rng, words, 1 + i % 5))]
+    truth = quality.Truth(write(tmp_path / "a.jsonl", texts))
+    found, similarity, estimate = quality.sketch_quality(truth, 800_000, 2, options=fast)
+    plain, _, other = quality.sketch_quality(truth, 800_000, 2)
+    assert (found["sketch"], plain["sketch"], found["slots"]) == ("fast", "minhash", 119)
+    assert len(similarity) >= 60
+    assert not np.array_equal(estimate, other)
+    assert abs(found["all"]["bias"]) < 4 * found["all"]["bias_error"]
+    rows = quality.made_sets(800_000, True, fast)
+    assert [row["items"] for row in rows] == [20] * 3 + [100] * 3 + [1000] * 3
+    for row in rows:
+        assert abs(row["bias"]) < 4 * row["bias_error"]
+        low, high = {20: (0.7, 1.0), 100: (0.35, 0.75), 1000: (0.7, 1.1)}[row["items"]]
+        assert low < row["variance_ratio"] < high
+
+
 def test_giant_families_are_what_they_say(tmp_path: Path) -> None:
     for kind, least in (("edited", 0.3), ("template", 0.001)):
         truth = quality.Truth(write(tmp_path / f"{kind}.jsonl", quality.family(kind, 60, 1)))

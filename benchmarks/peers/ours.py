@@ -9,27 +9,30 @@ import numpy as np
 
 from gpu_dedup.backend import host_backend
 from gpu_dedup.batch import Tape
-from gpu_dedup.kernels import minhash_cpu
+from gpu_dedup.kernels import fastsketch_cpu, minhash_cpu
 from gpu_dedup.normalise import step_bits
 from gpu_dedup.recipe import UNITS
 from gpu_dedup.sketches import permutations
 
 GIVEN = driver.arguments()
 BACKEND = host_backend("numba")
-A, B = permutations(0, GIVEN.slots)
+FAST = GIVEN.variant == "fast"
+A, B = permutations(0, GIVEN.slots + 2 if FAST else GIVEN.slots)
 STEPS = step_bits(("nfkc", "lower", "whitespace"))
 NONE = np.zeros(0, np.uint64)
 
 
 def from_hashes(hashes: np.ndarray, offsets: np.ndarray) -> object:
     ends = offsets.astype(np.int64)
-    return lambda: minhash_cpu.minhash(hashes, ends, A, B)
+    sketch = fastsketch_cpu.fastsketch if FAST else minhash_cpu.minhash
+    return lambda: sketch(hashes, ends, A, B)
 
 
 def from_texts(texts: list[str]) -> object:
     tape = BACKEND.normalise(Tape.of(texts), STEPS)
     every = np.arange(len(tape), dtype=np.int64)
-    return BACKEND.sketch(tape, every, UNITS.index("token"), driver.N, NONE, A, B)
+    sketch = BACKEND.fast_sketch if FAST else BACKEND.sketch
+    return sketch(tape, every, UNITS.index("token"), driver.N, NONE, A, B)
 
 
 if __name__ == "__main__":
