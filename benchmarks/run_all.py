@@ -26,6 +26,7 @@ SCRIPTS = {
     "extract": "bench_extract.py",
     "normalise": "bench_normalise.py",
     "sketch": "bench_sketch.py",
+    "simhash": "bench_simhash.py",
     "collide": "bench_collide.py",
     "verify": "bench_verify.py",
     "audit": "bench_audit.py",

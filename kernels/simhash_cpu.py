@@ -185,7 +185,7 @@ def place_of(table: U64, shift: Word, last: Word, odd: Word, h: Word) -> Word:
 
 
 @jit
-def first_seen(table: U64, bits: int, odd: Word, hashes: U64, count: int) -> int:
+def first_seen(table: U64, bits: int, odd: Word, hashes: U64, count: int) -> Any:
     """Put hashes[:count], none of them 0, into the table; close the gaps of those that were there already.
 
     table    uint64[>= 2**bits], 0 where free; at least one place more than hashes in the end
@@ -204,19 +204,34 @@ def first_seen(table: U64, bits: int, odd: Word, hashes: U64, count: int) -> int
 
 
 @jit
-def tally(table: U64, counts: I64, bits: int, odd: Word, hashes: U64, count: int) -> int:
-    """Count hashes[:count], none of them 0, in the table of `first_seen`; returns how many were new."""
+def tally(table: U64, counts: I64, bits: int, odd: Word, hashes: U64, count: int, terms: U64, held: int) -> Any:
+    """Count hashes[:count], none of them 0, in the table of `first_seen`; write the new ones to terms[held:].
+
+    terms    uint64[>= held + count + 1]
+    returns  how many terms there are
+    """
     shift = np.uint64(64 - bits)
     last = (_1 << np.uint64(bits)) - _1
-    fresh = 0
+    end = np.uint64(held)
     for i in range(count):
         h = hashes[i]
         at = place_of(table, shift, last, odd, h)
         new = np.int64(table[at] == _0)
         table[at] = h
         counts[at] = counts[at] * (1 - new) + 1
-        fresh += new
-    return fresh
+        terms[end] = h
+        end += np.uint64(new)
+    return np.int64(end)
+
+
+@jit
+def weigh(table: U64, counts: I64, bits: int, odd: Word, terms: U64, held: int, idf: U32, weights: I64) -> None:
+    """weights[i] of terms[:held]: the count in the table times the idf."""
+    shift = np.uint64(64 - bits)
+    last = (_1 << np.uint64(bits)) - _1
+    for i in range(held):
+        h = terms[i]
+        weights[i] = counts[place_of(table, shift, last, odd, h)] * np.int64(idf[h >> _CELL_SHIFT])
 
 
 @jit
@@ -227,7 +242,8 @@ def places(distinct: int, more: int, left: int) -> int:
           its size does. Beyond, and where a text is mostly repeats, a table is as large as what it holds asks for
     """
     guess = min(PLACES * max(left, more), IN_CACHE)
-    return 64 - clz64(np.uint64(max(guess, 2 * (distinct + more))))
+    bits: int = 64 - clz64(np.uint64(max(guess, 2 * (distinct + more))))
+    return bits
 
 
 @jit
@@ -258,7 +274,8 @@ def without_zeros(hashes: U64, count: int) -> int:
 @jit
 def lighter(weights: I64, terms: U64, i: int, j: int) -> bool:
     """Term i goes before term j does: a lower weight, or the same and a larger hash."""
-    return weights[i] < weights[j] or (weights[i] == weights[j] and terms[i] > terms[j])
+    less: bool = weights[i] < weights[j] or (weights[i] == weights[j] and terms[i] > terms[j])
+    return less
 
 
 @jit
@@ -361,28 +378,24 @@ def _fingerprints(
                 fresh = first_seen(table, bits, odd, hashes, m)
                 add_ones(sums, hashes, 0, fresh)
             else:
-                fresh = tally(table, counts, bits, odd, hashes, m)
+                if len(terms) < distinct + m + 2:  # one more that is written and not kept, and one for hash 0
+                    larger = np.empty(2 * (distinct + m) + 2, np.uint64)
+                    larger[:distinct] = terms[:distinct]
+                    terms = larger
+                    weights = np.empty(len(terms), np.int64)
+                fresh = tally(table, counts, bits, odd, hashes, m, terms, distinct) - distinct
             distinct += fresh
         weight = total
         if rule == SET:
             weight = distinct + min(zeros, 1)
         elif rule == TFIDF:
-            if len(terms) < distinct + 1:
-                terms = np.empty(2 * distinct + 1, np.uint64)
-                weights = np.empty(2 * distinct + 1, np.int64)
-            count = 0
-            if zeros > 0:
-                terms[0] = _0
-                weights[0] = zeros * np.int64(idf[0])
-                count = 1
+            count = distinct
             if distinct > 0:
-                for i in range(np.int64(1) << bits):
-                    if table[i] != _0:
-                        terms[count] = table[i]
-                        weights[count] = counts[i]
-                        count += 1
-            for i in range(min(zeros, 1), count):
-                weights[i] *= np.int64(idf[np.int64(terms[i] >> _CELL_SHIFT)])
+                weigh(table, counts, bits, odd, terms, distinct, idf, weights)
+            if zeros > 0:
+                terms[count] = _0
+                weights[count] = zeros * np.int64(idf[0])
+                count += 1
             if 0 < top < count:
                 heaviest(weights, terms, count, top)
                 count = top

@@ -82,7 +82,7 @@ def log2_16(values: U64) -> U64:
     up = np.where(whole < thirty_one, thirty_one - whole, np.uint64(0))
     down = np.where(whole > thirty_one, whole - thirty_one, np.uint64(0))
     x = (x >> down) << up
-    out = whole << np.uint64(16)
+    out: U64 = whole << np.uint64(16)
     for bit in range(15, -1, -1):
         x = (x * x) >> thirty_one
         two = x >> np.uint64(32)

@@ -17,7 +17,7 @@ KERNELS = REPO / "kernels"
 BASE = {"errors", "recipe", "run", "batch", "backend"}
 STAGES = {
     "read", "normalise", "shingle", "sketches", "bands", "collide", "hamming", "verify", "cluster", "keep", "write",
-    "audit",
+    "audit", "weights",
 }  # fmt: skip
 SERVICES = {
     "columns",

@@ -17,6 +17,7 @@ import run_all  # noqa: E402
 
 SMALL = {
     "extract": ["--megabytes", "0.05"], "normalise": ["--megabytes", "0.02"], "sketch": ["--megabytes", "0.05"],
+    "simhash": ["--megabytes", "0.02"],
     "collide": ["--heads", "2000"], "verify": [], "audit": ["--documents", "300"],
 }  # fmt: skip
 

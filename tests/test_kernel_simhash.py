@@ -192,7 +192,10 @@ def test_tables_of_hashes_that_share_places() -> None:
         left = simhash_cpu.first_seen(table, 6, np.uint64(1), hashes, len(given))
         assert hashes[:left].tolist() == list(dict.fromkeys(given.tolist()))
         table, counts = np.zeros(64, np.uint64), np.zeros(64, np.int64)
-        assert simhash_cpu.tally(table, counts, 6, np.uint64(1), given, len(given)) == 30
+        terms = np.zeros(100, np.uint64)
+        terms[0] = 77  # what was held before stays
+        assert simhash_cpu.tally(table, counts, 6, np.uint64(1), given, len(given), terms, 1) == 31
+        assert terms[:31].tolist() == [77, *dict.fromkeys(given.tolist())]
         larger, numbers = np.zeros(256, np.uint64), np.zeros(256, np.int64)
         simhash_cpu.move(table, counts, 6, 8, np.uint64(1), larger, numbers)
         assert not table.any()
