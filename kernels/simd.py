@@ -11,6 +11,8 @@ this way carry PAD spare bytes at the end.
     load_u64(a, i)              little-endian uint64 from a[i:i+8]
     store_u64(a, i, v)
     ctz64(x), clz64(x), popcount64(x)   ctz64(0) = clz64(0) = 64
+    mulhi64(x, y)               high 64 bits of the 128-bit product
+    prefetch_line(a, i)         ask for the cache line with byte i of an array of any type; no bound, nothing is read
 """
 
 from __future__ import annotations
@@ -149,3 +151,35 @@ def _unary(name: str, flag: bool) -> Any:
 ctz64: Any = intrinsic(_unary("cttz", True))
 clz64: Any = intrinsic(_unary("ctlz", True))
 popcount64: Any = intrinsic(_unary("ctpop", False))
+
+
+def _mulhi64(typingctx: Any, x: Any, y: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), _I64)
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+mulhi64: Any = intrinsic(_mulhi64)
+
+
+def _prefetch_line(typingctx: Any, a: Any, i: Any) -> Any:
+    if not isinstance(a, types.Array) or a.layout != "C":
+        return None
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        pointer = _address(context, builder, sig.args[0], args[0], args[1])
+        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), i32, i32, i32])
+        insert: Any = cgutils.get_or_insert_function
+        # LLVM of today says p0 and renames this one as it reads it; older ones know it by this name alone.
+        function = insert(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(a, types.int64), codegen
+
+
+prefetch_line: Any = intrinsic(_prefetch_line)
