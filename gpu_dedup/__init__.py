@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "Explanation", "Pairs", "Recipe", "Report", "Result", "Run", "Similarity", "__version__", "dedup", "dedup_texts",
-    "explain", "similarity", "sketch",
+    "BloomFilter", "Explanation", "Pairs", "Recipe", "Report", "Result", "Run", "Similarity", "__version__", "dedup",
+    "dedup_texts", "explain", "similarity", "sketch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from gpu_dedup.bloom import BloomFilter
     from gpu_dedup.pipeline import dedup
     from gpu_dedup.recipe import Recipe
     from gpu_dedup.report import Report
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gpu_dedup.texts import Explanation, Pairs, Result, Similarity, dedup_texts, explain, similarity, sketch
 
 _HOMES = {
+    "BloomFilter": "gpu_dedup.bloom",
     "Recipe": "gpu_dedup.recipe",
     "Report": "gpu_dedup.report",
     "Run": "gpu_dedup.run",

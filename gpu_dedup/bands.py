@@ -147,7 +147,7 @@ def _shape(recipe: Recipe) -> tuple[int, int]:
 
 def cut_of(recipe: Recipe) -> int:
     """The sieve's cut under a recipe with bands and rows: 0 without a verification, else the given or solved one."""
-    if recipe.verify == "none":
+    if recipe.verify == "none" or recipe.method != "minhash":
         return 0
     if recipe.sieve_cut is not None:
         return recipe.sieve_cut

@@ -32,10 +32,12 @@ from gpu_dedup.recipe import (
     METHODS,
     NORMALIZE_STEPS,
     SKETCHES,
+    STREAMED,
     UNITS,
     VERIFY,
     WITNESS,
     Recipe,
+    ppb,
     ppm,
 )
 from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
@@ -43,9 +45,44 @@ from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
 PROGRAM = "gpu-dedup"
 
 # Fields that mean nothing to a method: given with it, they are refused rather than ignored.
+_FILTER = frozenset(("key_field", "capacity", "fp_rate_ppb", "bloom", "on_full", "again"))
+_PAIRS = frozenset(
+    (
+        "sieve_cut",
+        "bucket_cap",
+        "cap_lowest",
+        "cap_splits",
+        "cap_slots",
+        "verify",
+        "edit_max_chars",
+        "cluster",
+        "witness",
+        "audit",
+    )
+)
+_WORK = frozenset(("checkpoint", "fresh", "keep_work"))  # a method of one pass has nothing to go on from
 MEANINGLESS = {
-    "minhash": frozenset[str](),
-    "exact": frozenset(
+    "minhash": _FILTER,
+    # A filter knows that a row has been seen, not which one it was: there are no pairs, and the first copy stays.
+    "bloom": _PAIRS
+    | _WORK
+    | {
+        "sketch",
+        "shingle",
+        "min_shingles",
+        "stop_shingles",
+        "threshold_ppm",
+        "recall_ppm",
+        "num_perm",
+        "bands",
+        "rows",
+        "seed",
+        "keep",
+        "max_removed_ppm",
+    },
+    "lshbloom": _PAIRS | _WORK | {"key_field", "min_shingles", "keep"},
+    "exact": _FILTER
+    | frozenset(
         (
             "shingle",
             "min_shingles",
@@ -134,7 +171,12 @@ def _count(field: str, flag: str, metavar: str, text: str, default: str | None =
 RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
     "Duplicates": (
         Option(
-            "method", "--method", str, "|".join(METHODS), "Near copies (minhash) or equal texts (exact).", "minhash"
+            "method",
+            "--method",
+            str,
+            "|".join(METHODS),
+            "Near copies (minhash), equal texts (exact); the same by Bloom filters of fixed size (lshbloom, bloom).",
+            "minhash",
         ),
         Option(
             "text_field",
@@ -144,6 +186,7 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "Field with the text; several are joined by a newline, dots reach into objects. Else: text, or, where "
             "there is none, the only field that can be meant.",
         ),
+        Option("key_field", "--key-field", str, "FIELD", "bloom: compare this field, such as url, not the text."),
         Option("id_field", "--id-field", str, "FIELD", "Field with an id, for the log alone.", "id"),
         Option(
             "normalize",
@@ -151,7 +194,7 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             _steps,
             "A[,B]|none",
             f"How texts are made alike for comparison: {', '.join(NORMALIZE_STEPS)}.",
-            "nfkc,lower,whitespace; none for exact",
+            "nfkc,lower,whitespace; none for exact and bloom",
         ),
         Option("shingle", "--shingle", str, "UNIT:N", f"N consecutive units: {', '.join(UNITS)}.", "token:5"),
         Option("threshold_ppm", "--threshold", _share("threshold"), "SHARE", "Least similarity of a near copy.", "0.8"),
@@ -230,6 +273,17 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
         _count("cap_slots", "--cap-slots", "N", "... of N slots each.", "4"),
         _count("edit_max_chars", "--edit-max-chars", "N", "Longer texts never match under --verify edit.", "50000"),
     ),
+    "Filter (bloom, lshbloom)": (
+        _count("capacity", "--capacity", "N", "Most different rows that will come, later runs included."),
+        Option(
+            "fp_rate_ppb",
+            "--fp-rate",
+            lambda text: ppb("fp-rate", text),
+            "SHARE",
+            "New rows that may be taken for seen, once the filter holds so many.",
+            "0.000001",
+        ),
+    ),
     "Input": (
         Option(
             "on_bad_row",
@@ -297,7 +351,18 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
         Option("batch_bytes", "--batch-bytes", parse_size, "SIZE", "Input read at a time.", "4MiB"),
     ),
+    "Saved filter": (
+        Option("bloom", "--bloom", str, "FILE", "Go on from the filter in FILE, and save it there at the end."),
+    ),
     "Guards": (
+        Option(
+            "on_full",
+            "--on-full",
+            str,
+            "stop|warn",
+            "What more different rows than --capacity do: stop before writing, or go on and say how bad it is.",
+            "stop",
+        ),
         Option(
             "max_removed_ppm",
             "--max-removed",
@@ -318,6 +383,7 @@ EXPLAIN_OPTIONS = {
 SWITCHES = {
     "dry_run": "--dry-run",
     "overwrite": "--overwrite",
+    "again": "--again",
     "keep_work": "--keep-work",
     "fresh": "--fresh",
     "progress": "--quiet",
@@ -398,7 +464,11 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
     for field in (*recipe, *run):
         if field in MEANINGLESS.get(method, frozenset()):
             raise RecipeError(f"{_flag(field)} means nothing with --method {method}; drop it")
-    verify = recipe.get("verify", Recipe.verify)
+    if recipe.get("key_field") is not None and "text_field" in recipe:
+        raise RecipeError("--text-field means nothing beside --key-field, which is what is compared; drop one")
+    if method in STREAMED and "limit" in recipe and "bloom" in run:
+        raise RecipeError("--limit stops inside a file, and a saved filter holds whole files; drop one")
+    verify = "none" if method == "lshbloom" else recipe.get("verify", Recipe.verify)
     if "bands" in recipe and "rows" in recipe:
         if "recall_ppm" in recipe:
             raise RecipeError("--recall is for the solver, and --bands and --rows replace it; drop one or the other")
@@ -409,9 +479,8 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
                 f"{recipe['num_perm']}; drop --num-perm or lower the bands"
             )
         if "threshold_ppm" in recipe and verify == "none":
-            raise RecipeError(
-                "--threshold means nothing with --verify none and given bands: every collision is a match"
-            )
+            what = "--method lshbloom" if method == "lshbloom" else "--verify none"
+            raise RecipeError(f"--threshold means nothing with {what} and given bands: every collision is a match")
     if "audit" in run and verify != "exact":
         raise RecipeError(
             f"--audit compares true shingle sets, and --verify {verify} decides by something else; drop one"
@@ -438,14 +507,15 @@ def _flag(field: str) -> str:
 def make_recipe(given: dict[str, Any]) -> Recipe:
     """The recipe that the options of a command line describe."""
     fields = read_options(RECIPE_OPTIONS, given)
-    check_meaning(fields, read_options(RUN_OPTIONS, given))
+    run = read_options(RUN_OPTIONS, given)
+    check_meaning(fields, {**run, **{name: True for name in ("again", "fresh", "keep_work") if given.get(name)}})
     return Recipe(**fields)
 
 
 def make_run(given: dict[str, Any]) -> Run:
     """The run that the options of a command line describe."""
     fields = read_options(RUN_OPTIONS, given)
-    for name in ("dry_run", "overwrite", "keep_work", "fresh"):
+    for name in ("dry_run", "overwrite", "again", "keep_work", "fresh"):
         if given.get(name):
             fields[name] = True
     if given.get("quiet"):
@@ -501,6 +571,7 @@ def cli(ctx: click.Context) -> None:
 @click.option(
     "--keep-work", is_flag=True, help="Keep the sketches for later runs on this input with another threshold or keeper."
 )
+@click.option("--again", is_flag=True, help="Files that the filter of --bloom holds already are no error.")
 @_quiet_option
 @_debug_option
 @_with_options(RECIPE_OPTIONS, RUN_OPTIONS)

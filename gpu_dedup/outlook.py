@@ -6,6 +6,7 @@ on which machine.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import Any
 
 from gpu_dedup import bands
 from gpu_dedup.batch import ROW_TEXT, Tape
+from gpu_dedup.bloom import rate_text, shape_of
 from gpu_dedup.errors import InputError, RunError
 from gpu_dedup.progress import bytes_text, seconds_text
-from gpu_dedup.recipe import PPM, Recipe, ShingleSpec
+from gpu_dedup.recipe import BANDED, PPB, PPM, STREAMED, Recipe, ShingleSpec
 from gpu_dedup.report import describe, share_text
 from gpu_dedup.run import Run
 
@@ -147,20 +149,24 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
         yield "with " + ", ".join(changed)
     yield f"recipe {recipe.fingerprint()}"
     yield ""
-    if recipe.method == "minhash":
+    if recipe.method in BANDED:
         yield from _curve(recipe)
         yield ""
-    else:
+    elif recipe.method == "exact":
         yield "Rows whose normalised texts are equal form a class, by a digest of 128 bits and the length; one stays."
         yield ""
+    if recipe.method in STREAMED:
+        yield from _filter(recipe)
+        yield ""
     yield from _cost(recipe, run, corpus)
-    for warning in bands.warnings(recipe) if recipe.method == "minhash" else []:
+    for warning in bands.warnings(recipe) if recipe.method in BANDED else []:
         yield f"warning: {warning}"
 
 
 def _given(recipe: Recipe, name: str) -> bool:
     """True for fields that differ from the default and are not in the first line."""
-    if name in ("method", "shingle", "threshold_ppm", "bands", "rows", "sketch", "keep", "sieve_cut"):
+    first_line = ("method", "shingle", "threshold_ppm", "bands", "rows", "sketch", "keep", "capacity", "fp_rate_ppb")
+    if name in (*first_line, "sieve_cut"):
         return False
     return bool(getattr(recipe, name) != getattr(Recipe(method=recipe.method), name))
 
@@ -177,7 +183,8 @@ def _curve(recipe: Recipe) -> Iterator[str]:
     """The S-curve as numbers and bars."""
     cut = bands.cut_of(recipe)
     b, r, slots = recipe.bands, recipe.rows, recipe.slots
-    yield f"Chance that a pair of texts is found, by its true similarity s: 1 - (1 - s^{r})^{b}, then the sieve."
+    then = ", then the sieve" if recipe.method == "minhash" else ""
+    yield f"Chance that a pair of texts is found, by its true similarity s: 1 - (1 - s^{r})^{b}{then}."
     yield ""
     yield "     s   meets  sieve loses   found"
     threshold = recipe.threshold_ppm / PPM
@@ -196,6 +203,9 @@ def _curve(recipe: Recipe) -> Iterator[str]:
         lost = bands.sieve_loss(threshold, slots, cut)
         yield f"Sieve: a pair that meets is verified if {cut} of its {slots} slots agree; {_percent(lost)} of pairs at"
         yield f"the threshold {share_text(recipe.threshold_ppm)} have fewer."
+    elif recipe.method == "lshbloom":
+        yield "Not verified: the later of two rows that meet goes, however unlike; the log calls it probabilistic."
+        return
     else:
         yield "Sieve: none; every pair that meets goes on."
     yield {
@@ -204,6 +214,31 @@ def _curve(recipe: Recipe) -> Iterator[str]:
         "signature": "Verified by equal slots alone: some removals are wrong, the log calls them probabilistic.",
         "none": "Not verified: every pair that meets is a match, however unlike; the log calls them probabilistic.",
     }[recipe.verify]
+
+
+def _filter(recipe: Recipe) -> Iterator[str]:
+    """The filter: what it takes, and what its blocks cost."""
+    shape, tables = shape_of(recipe)
+    assert recipe.capacity is not None
+    each = recipe.fp_rate_ppb // tables
+    per_key = shape.blocks * 512 / recipe.capacity
+    flat = math.log(PPB / each) / math.log(2) ** 2
+    rate = rate_text(recipe.fp_rate_ppb / PPB)
+    if recipe.method == "bloom":
+        what = recipe.key_field or "+".join(recipe.texts_from)
+        yield f"A row goes if a Bloom filter has seen its {what} before, or by chance says so; its witness is unknown."
+    else:
+        yield f"A row goes if the Bloom filter of any of {tables} bands has seen its key; every row leaves its keys."
+    yield f"  capacity  {recipe.capacity:>16,}   different rows; more of them end the run (--on-full)"
+    yield f"  rate      {rate:>16}   of new rows taken for seen at capacity" + (
+        f": {rate_text(each / PPB)} in each band" if tables > 1 else ""
+    )
+    yield f"  hashes k  {shape.hashes:>16,}   bits a key, all in one block of 512"
+    bits = f"{shape.blocks * 512:,} bits" + (f" in each of {tables} bands" if tables > 1 else "")
+    yield f"  blocks m  {shape.blocks:>16,}   {bits}; {per_key:.1f} a key, without blocks {flat:.1f}"
+    yield f"  memory    {bytes_text(shape.nbytes * tables):>16}   {shape.nbytes * tables:,} bytes"
+    wrong = shape.wrong(0, recipe.capacity) * tables
+    yield f"  wrong     {wrong:>16.3g}   new rows expected to go by chance while it fills to capacity"
 
 
 def _percent(share: float) -> str:
@@ -224,6 +259,8 @@ class _Line:
 
 def _row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
     """Bytes in memory for every row, by what they are."""
+    if recipe.method in STREAMED:
+        return [("status", 1), ("verdict", 1), ("outcome", 1), ("mask", 1)]
     parts = [
         ("digest", 16),
         ("length", 8),
@@ -252,6 +289,10 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
         _Line("fixed", "interpreter, libraries, kernels, table of seen digests", _rates(run).fixed),
     ]
     spilled = 0
+    if recipe.method in STREAMED:
+        shape, tables = shape_of(recipe)
+        text = f"{tables} x {shape.blocks:,} blocks x 64, whatever the rows"
+        lines.insert(1, _Line("filter", text, shape.nbytes * tables))
     if recipe.method == "minhash":
         sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16
         tables = sketch * corpus.documents
@@ -277,7 +318,7 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
         ("read", f"{bytes_text(text)} of text at {bytes_text(rates.read)}/s", text / rates.read),
         ("write", f"{bytes_text(corpus.input_bytes)} at {bytes_text(rates.write)}/s", corpus.input_bytes / rates.write),
     ]
-    if recipe.method == "minhash":
+    if recipe.method in BANDED:
         every = BYTES_PER_SHINGLE[recipe.spec.unit]
         count = text / every
         formula, seconds = f"x {recipe.slots} slots at {rates.slots:.2g}/s", count * recipe.slots / rates.slots
@@ -303,7 +344,8 @@ def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     for line in lines:
         yield f"  {line.name:<10}{bytes_text(line.bytes):>9}   {line.formula}"
     memory = bytes_text(sum(line.bytes for line in lines))
-    yield f"  {'memory':<10}{memory:>9}   and the shingles of candidates, up to half of --memory"
+    what = "ids of rows that go" if recipe.method in STREAMED else "the shingles of candidates, up to half of --memory"
+    yield f"  {'memory':<10}{memory:>9}   and {what}"
     where = (
         f"work folder for sketches, then {bytes_text(corpus.input_bytes)} or less"
         if spilled

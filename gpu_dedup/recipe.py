@@ -16,12 +16,15 @@ from typing import Any
 from gpu_dedup.errors import RecipeError, check_types
 
 PPM = 1_000_000  # thresholds are whole millionths: everything that decides is an integer
+PPB = 1_000_000_000  # and rates of false positives, which are small, whole billionths
 
 # Version of the definitions in this package that a recipe leans on: normaliser, units, shingle hash, sketch, band key,
 # cap rule. Raised whenever one of them changes an answer.
 DEFINITIONS = 1
 
-METHODS = ("minhash", "exact")
+METHODS = ("minhash", "exact", "bloom", "lshbloom")
+BANDED = ("minhash", "lshbloom")  # they sketch, and rows meet by equal bands
+STREAMED = ("bloom", "lshbloom")  # decide row by row in the first pass, by filters of fixed size
 SKETCHES = ("minhash", "fast")
 # The order of the steps is fixed; a recipe says which of them are on.
 NORMALIZE_STEPS = ("html", "nfc", "nfkc", "lower", "accents", "digits", "punctuation", "whitespace", "nospace")
@@ -43,15 +46,29 @@ def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
 
 def ppm(name: str, value: float | int | str) -> int:
     """A share between 0 and 1 as whole millionths; decimal text is exact ('0.8' is 800000)."""
+    return _parts(name, value, PPM, "finer than a millionth; give at most six decimals", "0.8")
+
+
+def ppb(name: str, value: float | int | str) -> int:
+    """A share between 0 and 1 as whole billionths, as `ppm`."""
+    return _parts(name, value, PPB, "finer than a billionth; give at most nine decimals", "0.000001")
+
+
+def ppb_text(parts: int) -> str:
+    """1000 -> '0.000001'; exact."""
+    return format(Decimal(parts).scaleb(-9).normalize(), "f")
+
+
+def _parts(name: str, value: float | int | str, whole: int, finer: str, example: str) -> int:
     try:
         share = Decimal(str(value))
     except InvalidOperation:
-        raise RecipeError(f"{name} {value!r} is not a number; give a share such as 0.8") from None
+        raise RecipeError(f"{name} {value!r} is not a number; give a share such as {example}") from None
     if not share.is_finite() or not 0 <= share <= 1:
-        raise RecipeError(f"{name} {value} is outside 0 to 1; give a share such as 0.8")
-    exact = share * PPM
+        raise RecipeError(f"{name} {value} is outside 0 to 1; give a share such as {example}")
+    exact = share * whole
     if exact != exact.to_integral_value():
-        raise RecipeError(f"{name} {value} is finer than a millionth; give at most six decimals")
+        raise RecipeError(f"{name} {value} is {finer}")
     return int(exact)
 
 
@@ -92,8 +109,9 @@ class Recipe:
 
     method: str = "minhash"
     text_field: tuple[str, ...] = ()  # none named: text, or what the pipeline guesses in its stead
+    key_field: str | None = None  # bloom: this field is compared, not the text
     id_field: str = "id"
-    normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for minhash, nothing for exact
+    normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for near copies, nothing for exact ones
     shingle: str = "token:5"
     min_shingles: int = 0
     stop_shingles: tuple[str, ...] = ()
@@ -112,6 +130,8 @@ class Recipe:
     cap_lowest: int = 32  # ... but each member with this many lowest ranks
     cap_splits: int = 8  # ... and is split by this many further keys
     cap_slots: int = 4  # ... of this many slots from outside the band
+    capacity: int | None = None  # bloom, lshbloom: different rows that the filter is made for
+    fp_rate_ppb: int = 1000  # ... and the share of new rows that it may take for seen, once it holds so many
     verify: str = "exact"
     edit_max_chars: int = 50_000  # a text longer than this never matches under verify=edit
     cluster: str = "representative"
@@ -141,6 +161,19 @@ class Recipe:
             raise RecipeError(f"text-field {','.join(self.text_field)!r} names no field; give one, such as text")
         if len(set(self.text_field)) != len(self.text_field):
             raise RecipeError(f"text-field {','.join(self.text_field)!r} names a field twice")
+        if self.key_field == "":
+            raise RecipeError("key-field '' names no field; give one, such as url")
+        if self.key_field is not None and self.method != "bloom":
+            raise RecipeError(f"key-field {self.key_field!r} is for method bloom; name the field with text-field")
+        if self.capacity is not None and not 1 <= self.capacity < 2**62:
+            raise RecipeError(f"capacity {self.capacity} is outside 1 to 2**62; give the most rows that will come")
+        if not 1 <= self.fp_rate_ppb < PPB:
+            raise RecipeError(
+                f"fp-rate {ppb_text(self.fp_rate_ppb)} is outside 0.000000001 to 0.999999999; give a share such as "
+                "0.000001"
+            )
+        if self.method in STREAMED and (self.keep != "first" or self.cluster != "representative"):
+            raise RecipeError(f"method {self.method} keeps the first copy as rows pass by; drop keep and cluster")
         if self.normalize is not None:
             for step in self.normalize:
                 _choice("normalize step", step, NORMALIZE_STEPS)
@@ -199,12 +232,14 @@ class Recipe:
         """Normaliser steps that are on, in the fixed order."""
         chosen = self.normalize
         if chosen is None:
-            chosen = ("nfkc", "lower", "whitespace") if self.method != "exact" else ()
+            chosen = ("nfkc", "lower", "whitespace") if self.method not in ("exact", "bloom") else ()
         return tuple(step for step in NORMALIZE_STEPS if step in chosen)
 
     @property
     def texts_from(self) -> tuple[str, ...]:
-        """The fields that a row's text is made of."""
+        """The fields that a row's text is made of: what is compared."""
+        if self.key_field is not None:
+            return (self.key_field,)
         return self.text_field or ("text",)
 
     @property
@@ -246,7 +281,7 @@ class Recipe:
 
     def fingerprint(self) -> str:
         """32 hex digits over every field that changes the answer, the definitions' version and the Unicode version."""
-        if self.method != "exact":
+        if self.method in BANDED:
             _ = self.slots
         from gpu_dedup.kernels.unicode import UNICODE_VERSION
 

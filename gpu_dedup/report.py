@@ -9,11 +9,11 @@ removed.parquet has one row for every row that went, or that was flagged, in the
     id, id_type        its id as text, and what it was: string int float bool null missing list object, or, in Parquet
                        alone, the name of another type (bytes, datetime, Decimal, ...)
     kept_file, kept_row, kept_id
-                       its witness; null where there is none (reasons no-text and bad-row)
+                       its witness; null where there is none (reasons no-text, bad-row and bloom)
     similarity         shared / union, of the row and its witness; null where it was not measured
     shared, union      whole numbers behind it (shingles; code points under verify=edit; slots under verify=signature)
-    reason             exact | near | exact+near | no-text | bad-row
-    guarantee          kept-witness | chain | probabilistic; null without a witness
+    reason             exact | near | exact+near | no-text | bad-row | bloom (a filter has seen it; witness unknown)
+    guarantee          kept-witness | chain | probabilistic; null for reasons no-text and bad-row
     witness_kept       true if the witness is in the output; null without a witness
     action             remove | flag
     linked_file, linked_row, linked_similarity
@@ -57,7 +57,7 @@ REPORT_NAME = "report.json"
 LOG_NAME = "removed.parquet"
 
 BY_LINE = ("jsonl", "lines")  # formats of an input whose rows are physical lines
-REASONS = ("exact", "near", "exact+near", "no-text", "bad-row")
+REASONS = ("exact", "near", "exact+near", "no-text", "bad-row", "bloom")
 GUARANTEES = ("kept-witness", "chain", "probabilistic")
 BAD_ROWS_LISTED = 100
 GROUPS_LISTED = 10
@@ -211,6 +211,34 @@ class Audit:
 
 
 @dataclass
+class Filter:
+    """The Bloom filter of a run, at its end.
+
+    capacity    different rows it was made for
+    tables      one for each band, or one
+    hashes, blocks, bytes  bits of a key, blocks of 512 bits in each table, bytes of all of them
+    before      keys it held before this run (of several tables: the one with the most), and `held` after it
+    asked       rows that were looked up
+    fill        share of bits that are set, counted
+    rate        chance that a new row is taken for seen, from the bits that are set; asked_rate: at capacity, as wanted
+    wrong       expected number of rows of this run that went although nothing like them had come
+    """
+
+    capacity: int = 0
+    tables: int = 0
+    hashes: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    before: int = 0
+    held: int = 0
+    asked: int = 0
+    fill: float = 0.0
+    rate: float = 0.0
+    asked_rate: float = 0.0
+    wrong: float = 0.0
+
+
+@dataclass
 class Machine:
     """Everything about the run that may differ between two runs of one recipe over one input."""
 
@@ -263,6 +291,7 @@ class Report:
     largest_groups: list[Group] = field(default_factory=list)
     collisions: Collisions | None = None  # None for methods without banding
     verification: Verification | None = None
+    filter: Filter | None = None  # of methods that have one
     audit: Audit | None = None  # only where the run asked for it
     forecast: list[Any] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -301,6 +330,7 @@ class Report:
         paths = machine.pop("paths")
         inputs = [InputFile(path=path, **entry) for entry, path in zip(result.pop("inputs"), paths, strict=True)]
         collisions, verification = result.pop("collisions"), result.pop("verification")
+        filter = result.pop("filter", None)  # likewise
         audit = result.pop("audit", None)  # reports from before there was one lack it
         return cls(
             version=values["version"],
@@ -315,6 +345,7 @@ class Report:
             audit=None
             if audit is None
             else Audit(**{**audit, "examples": [Miss(**entry) for entry in audit["examples"]]}),
+            filter=None if filter is None else Filter(**filter),
             machine=Machine(**machine),
             **result,
         )
@@ -460,6 +491,7 @@ _REASON_WORDS = {
     "exact+near": "exact copies of a near copy",
     "no-text": "no text to compare",
     "bad-row": "bad rows",
+    "bloom": "seen before, says the filter",
 }
 
 
@@ -492,6 +524,9 @@ def _summary(report: Report) -> Iterator[str]:
         yield from _comparison(report)
         if report.audit is not None:
             yield from _audit(report.audit, recipe)
+        yield ""
+    if report.filter is not None:
+        yield from _filter(report.filter)
         yield ""
     if report.largest_groups:
         yield f"{'groups':<12}{report.groups:>13,}  rows stand for others; the largest groups:"
@@ -560,6 +595,23 @@ def _comparison(report: Report) -> Iterator[str]:
             yield f"{'':<12}{bucket.size:>13,}  rows in one bucket of band {bucket.band} share: {common}"
 
 
+def _filter(found: Filter) -> Iterator[str]:
+    several = f"{found.tables} tables of " if found.tables > 1 else ""
+    yield (
+        f"{'filter':<12}{bytes_text(found.bytes):>13}  {several}{found.blocks:,} blocks, {found.hashes} bits a key; "
+        f"made for {found.capacity:,} keys"
+    )
+    more = f", {found.before:,} of them from before" if found.before else ""
+    yield f"{'':<12}{found.held:>13,}  keys in it{more}; {100 * found.fill:.3g} % of its bits are set"
+    wanted = _rare(found.asked_rate)
+    yield f"{'':<12}{_rare(found.rate):>13}  of new rows would now be taken for seen; at capacity {wanted}"
+    yield f"{'':<12}{found.wrong:>13.3g}  rows, it is expected, went although they were new"
+
+
+def _rare(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.001 or share <= 0 else f"1 in {1 / share:,.0f}"
+
+
 def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:
     threshold = share_text(recipe["threshold_ppm"])
     whole = audit.sampled == audit.kept
@@ -622,11 +674,17 @@ def describe(recipe: Mapping[str, Any]) -> str:
     if method == "exact":
         steps = ",".join(recipe.get("normalize") or ()) or "none"
         return f"exact copies, normalize {steps}, keep {recipe.get('keep')}"
+    if method == "bloom":
+        steps = ",".join(recipe.get("normalize") or ()) or "none"
+        what = f"of {recipe['key_field']}" if recipe.get("key_field") else "of texts"
+        return f"bloom, exact copies {what}, normalize {steps}, capacity {recipe.get('capacity') or 0:,}"
     text = f"{method} {recipe.get('shingle')}"
     if recipe.get("bands") is not None:
         text += f", {recipe['bands']} bands x {recipe['rows']} rows"
     if recipe.get("sketch", "minhash") != "minhash":
         text += f" of a {recipe['sketch']} sketch"
+    if method == "lshbloom":
+        text += f", capacity {recipe.get('capacity') or 0:,}"
     return text + f", threshold {share_text(recipe.get('threshold_ppm', 0))}, keep {recipe.get('keep')}"
 
 
@@ -955,7 +1013,7 @@ def same_result(one: Report, other: Report) -> list[str]:
 
 
 __all__ = [
-    "Audit", "BadRow", "Collisions", "Counts", "Group", "HeavyBucket", "InputFile", "Machine", "Miss", "RemovalLog",
-    "Report", "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals",
+    "Audit", "BadRow", "Collisions", "Counts", "Filter", "Group", "HeavyBucket", "InputFile", "Machine", "Miss",
+    "RemovalLog", "Report", "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals",
     "same_result", "share_text", "short", "short_texts_warning", "versions",
 ]  # fmt: skip

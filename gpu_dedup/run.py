@@ -52,7 +52,8 @@ def usable_cpus() -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """How to run. No field of it changes a single bit of the result; tests hold that (`audit` adds a part to it)."""
+    """How to run. No field of it changes a single bit of the result; tests hold that (`audit` adds a part to it, and
+    the rows in the filter that `bloom` names are as much an input as files are)."""
 
     device: str = "auto"
     backend: str | None = None  # None: chosen from the device and the size of the input
@@ -65,6 +66,9 @@ class Run:
     keep_work: bool = False  # leave the sketches in the work folder for runs with another threshold, bands or keeper
     fresh: bool = False  # begin anew, whatever an earlier start has left
     audit: int | None = None  # so many rows that stay are compared with all others by brute force, for the report
+    bloom: str | None = None  # file of a Bloom filter to go on from and to save; its rows count as seen
+    again: bool = False  # files whose rows `bloom` holds already are no error
+    on_full: str = "stop"  # or warn: what more different rows than the recipe's capacity do
     max_removed_ppm: int = 900_000  # near removals over rows read, from 1,000 rows, that stop a run before it writes
     overwrite: bool = False
     dry_run: bool = False
@@ -98,6 +102,12 @@ class Run:
             raise RunError("keep-work keeps checkpoints, and checkpoint 0 makes none; drop one of the two options")
         if self.audit is not None and self.audit < 1:
             raise RunError(f"audit {self.audit} looks at no row; give the number of rows to look at, such as 1000")
+        if self.bloom == "":
+            raise RunError("bloom '': a file without a name; name one for the filter")
+        if self.again and self.bloom is None:
+            raise RunError("again is about files that a saved filter holds, and there is none; name it with bloom")
+        if self.on_full not in ("stop", "warn"):
+            raise RunError(f"on-full {self.on_full!r} is unknown; choose stop or warn")
         if not 0 <= self.max_removed_ppm <= 1_000_000:
             raise RunError(f"max-removed {self.max_removed_ppm / 1e6:g} is outside 0 to 1")
 

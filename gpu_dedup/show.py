@@ -510,7 +510,7 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
         return {row: Text("", why) for row in rows}
     source = Source(entry.path, entry.rel, entry.format, entry.compression, info.st_size, info.st_mtime_ns)
     try:
-        found = read_rows(source, rows, tuple(report.recipe["text_field"]), (), host_backend("numpy"))
+        found = read_rows(source, rows, Recipe.from_dict(report.recipe).texts_from, (), host_backend("numpy"))
     except InputError as error:
         return {row: Text("", f"{error} (changed since the run)") for row in rows}
     out = {}
@@ -632,6 +632,8 @@ def _why(removal: Removal, recipe: Recipe) -> str:
             text += f" = {removal['shared']:,} of {removal['union']:,} {what}"
     elif removal["kept_file"] is not None:
         text += ", similarity not measured"
+    elif removal["reason"] == "bloom":
+        text += ": the filter has seen it, or by chance says so; which row it was like is not known"
     return text + (f", guarantee {removal['guarantee']}" if removal["guarantee"] else "")
 
 

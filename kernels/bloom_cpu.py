@@ -1,7 +1,7 @@
 """Bloom filters in Numba; the definition is bloom_ref.
 
-Keys are taken AHEAD at a time: their blocks are worked out and asked for from memory first, so that the lines are in the
-cache when the bits are set, in order, by one thread. Other threads may work on other blocks at the same time.
+Keys are taken AHEAD at a time: their blocks are worked out and asked for from memory first, so that the lines are in
+the cache when the bits are set, in order, by one thread. Other threads may work on other blocks at the same time.
 """
 
 from __future__ import annotations

@@ -121,5 +121,6 @@ def fill(words: U64) -> I64:
     """
     each = np.zeros(len(words), np.int64)
     for w in range(BLOCK_WORDS):
-        each += np.unpackbits(np.ascontiguousarray(words[:, w]).view(np.uint8).reshape(-1, 8), axis=1).sum(axis=1, dtype=np.int64)
+        own = np.ascontiguousarray(words[:, w]).view(np.uint8).reshape(-1, 8)
+        each += np.unpackbits(own, axis=1).sum(axis=1, dtype=np.int64)
     return np.bincount(each, minlength=BLOCK_BITS + 1).astype(np.int64)

@@ -16,8 +16,8 @@ KERNELS = REPO / "kernels"
 # Rooms by name; a room is a module of gpu_dedup or a folder with that name.
 BASE = {"errors", "recipe", "run", "batch", "backend"}
 STAGES = {
-    "read", "normalise", "shingle", "sketches", "bands", "collide", "hamming", "verify", "cluster", "keep", "write",
-    "audit", "weights",
+    "read", "normalise", "shingle", "sketches", "bands", "bloom", "collide", "hamming", "verify", "cluster", "keep",
+    "write", "audit", "weights",
 }  # fmt: skip
 SERVICES = {
     "columns",

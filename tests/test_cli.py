@@ -107,6 +107,34 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
 }
 
 
+# The same for options that mean something only with a filter.
+FILTER: dict[str, tuple[str, str, Any]] = {
+    "key_field": ("--key-field", "meta.url", "meta.url"),
+    "capacity": ("--capacity", "1000000", 1_000_000),
+    "fp_rate_ppb": ("--fp-rate", "0.000000001", 1),
+    "bloom": ("--bloom", "seen.bloom", "seen.bloom"),
+    "on_full": ("--on-full", "warn", "warn"),
+}
+
+
+@pytest.mark.parametrize("field", FILTER)
+def test_an_option_of_filters_sets_its_field_and_no_other(
+    field: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag, text, value = FILTER[field]
+    code, out, _ = run_main(capsys, "run", "in.jsonl", "-o", "out", "--method", "bloom", flag, text)
+    assert (code, out) == (0, "the summary\n")
+    recipe, run = ({field: value}, {}) if hasattr(Recipe, field) else ({}, {field: value})
+    assert seen["recipe"] == Recipe(method="bloom", **recipe)
+    assert seen["run"] == Run(**run)
+
+
+def test_again_goes_with_a_saved_filter(seen: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", "in.jsonl", "-o", "out", "--method", "lshbloom", "--bloom", "f", "--again"]
+    assert run_main(capsys, *arguments)[0] == 0
+    assert seen["run"] == Run(bloom="f", again=True)
+
+
 @pytest.mark.parametrize("field", GIVEN)
 def test_an_option_sets_its_field_and_no_other(
     field: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -125,7 +153,7 @@ def test_an_option_sets_its_field_and_no_other(
 
 
 def test_the_table_above_covers_all_options() -> None:
-    tested = {*GIVEN, "bands", "rows", "edit_max_chars", "stop_shingles", *cli.SWITCHES}
+    tested = {*GIVEN, *FILTER, "bands", "rows", "edit_max_chars", "stop_shingles", *cli.SWITCHES}
     assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
 
 
@@ -191,6 +219,21 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         (["run", "x", "-o", "y", "--keep", "none", "--witness", "best"], "--witness"),
         (["run", "x", "-o", "y", "--keep", "none", "--cluster", "connected"], "drop --cluster connected"),
         (["run", "x", "-o", "y", "--cap-splits", "0", "--cap-slots", "3"], "--cap-slots"),
+        (["run", "x", "-o", "y", "--again"], "--again means nothing with --method minhash"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--again"], "name it with bloom"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--bloom", ""], "a file without a name"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--on-full", "go"], "choose stop or warn"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--fp-rate", "0"], "fp-rate 0 is outside"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--fp-rate", "0.0000000001"], "finer than a billionth"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--capacity", "0"], "capacity 0 is outside"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--key-field", ""], "key-field '' names no field"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--key-field", "u", "--text-field", "t"], "--text-field means"),
+        (["run", "x", "-o", "y", "--method", "bloom", "--bloom", "f", "--limit", "3"], "--limit stops inside a file"),
+        (
+            ["run", "x", "-o", "y", "--method", "lshbloom", "--bands", "9", "--rows", "3", "--threshold", "0.8"],
+            "--threshold means nothing with --method lshbloom and given bands",
+        ),
+        (["explain", "--method", "bloom"], "--method bloom needs --capacity N"),
         (["explain", "--max-removed", "0.5"], "--max-removed"),
         (["explain", "--mean-bytes", "5"], "--documents"),
         (["explain", "--documents", "many"], "documents 'many'"),
@@ -220,14 +263,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not seen
 
 
-def test_every_option_without_meaning_for_exact_is_refused(
-    seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("method", cli.MEANINGLESS)
+def test_every_option_without_meaning_is_refused(
+    method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for field in cli.MEANINGLESS["exact"] - {"bands", "rows", "edit_max_chars", "stop_shingles"}:
-        flag, text, _ = GIVEN[field]
-        code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", "exact", flag, text)
+    for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles"}:
+        given = [cli.SWITCHES[field]] if field in cli.SWITCHES else list({**GIVEN, **FILTER}[field][:2])
+        flag = given[0]
+        code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", method, *given)
         assert code == 2, flag
-        assert f"{flag} means nothing with --method exact" in err
+        assert f"{flag} means nothing with --method {method}" in err
 
 
 def test_help_lists_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,8 +363,8 @@ def test_public_names() -> None:
     import gpu_dedup
 
     assert sorted(gpu_dedup.__all__) == [
-        "Explanation", "Pairs", "Recipe", "Report", "Result", "Run", "Similarity", "__version__", "dedup",
-        "dedup_texts", "explain", "similarity", "sketch",
+        "BloomFilter", "Explanation", "Pairs", "Recipe", "Report", "Result", "Run", "Similarity", "__version__",
+        "dedup", "dedup_texts", "explain", "similarity", "sketch",
     ]  # fmt: skip
     for name in gpu_dedup.__all__:
         assert getattr(gpu_dedup, name) is not None

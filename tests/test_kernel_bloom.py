@@ -159,7 +159,7 @@ def test_block_numbers_of_the_largest_tables() -> None:
 
 @BOTH
 def test_bits_are_independent_and_even(kernel: ModuleType, rng: np.random.Generator) -> None:
-    """Counters as keys, as people number things: each bit as often as each other, false positives as the block has them."""
+    """Counters as keys, as people number things: each bit as often as each other, false positives as reckoned."""
     keys = np.arange(20_000, dtype=np.uint64).reshape(-1, 1)
     _, bits = bloom_ref.places(keys, 1000, 14)
     counts = np.bincount(bits.ravel(), minlength=512)

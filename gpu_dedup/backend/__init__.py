@@ -16,8 +16,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
     "jsonl", "csv", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide",
-    "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming",
+    "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming", "bloom",
 )  # fmt: skip
 
 
@@ -54,6 +56,7 @@ class Extracted:
 
 
 LINE_ODD = 4
+PART_KEYS = 1 << 15  # keys for which another thread of `bloom_add` is worth its start
 
 # Inverted index of sampled sets: keys, starts, owners, directory, sizes, as kernels/audit_ref.py describes them.
 AuditIndex: TypeAlias = tuple[U64, I64, I64, I64, I64]
@@ -251,6 +254,28 @@ class Backend(Protocol):
         """left, right, shared, union int64[p]: every pair of a set and a sampled set at or above the threshold."""
         ...
 
+    def bloom_table(self, words: U64) -> Any:
+        """The table uint64[blocks, 8] of a Bloom filter where this backend works on it: `words` itself, or a copy on
+        the device, in which case `words` knows nothing of new bits until `bloom_words` brings them back."""
+        ...
+
+    def bloom_words(self, table: Any, words: U64) -> None:
+        """Bring the bits of a table back to the array that it was made of."""
+        ...
+
+    def bloom_add(self, table: Any, keys: U64, hashes: int, threads: int) -> U8:
+        """uint8[n]: 1 for keys uint64[n, 1 or 2] whose bits were all set by the table or the keys before them. Sets
+        them. One caller at a time; `threads` of its own on a large batch; see kernels/bloom_ref.py."""
+        ...
+
+    def bloom_ask(self, table: Any, keys: U64, hashes: int) -> U8:
+        """uint8[n]: 1 for keys whose bits are all set. Any number of callers, beside one that adds."""
+        ...
+
+    def bloom_fill(self, table: Any) -> I64:
+        """int64[513]: blocks of a table by bits set."""
+        ...
+
 
 class HostBackend:
     """A backend made of host kernels: `suffix` is ref (NumPy) or cpu (Numba)."""
@@ -412,6 +437,37 @@ class HostBackend:
         out: tuple[I64, I64, I64, I64] = self.kernels["audit"].audit(items, offsets, *index, threshold_ppm)
         return out
 
+    def bloom_table(self, words: U64) -> Any:
+        return words
+
+    def bloom_words(self, table: Any, words: U64) -> None:
+        if table is not words:
+            raise ValueError("a table of other words")
+
+    def bloom_add(self, table: Any, keys: U64, hashes: int, threads: int) -> U8:
+        seen = np.empty(len(keys), np.uint8)
+        add = self.kernels["bloom"].add
+        parts = min(threads, len(keys) // PART_KEYS) if self.name == "numba" else 1
+        if parts < 2:
+            add(table, keys, hashes, seen, 0, len(table))
+            return seen
+        # Every thread passes over all keys, in order, and takes those of its blocks: no two write to the same place.
+        bounds = [len(table) * part // parts for part in range(parts + 1)]
+        with ThreadPoolExecutor(parts, thread_name_prefix="gpu-dedup-bloom") as executor:
+            for done in [
+                executor.submit(add, table, keys, hashes, seen, first, last) for first, last in pairwise(bounds)
+            ]:
+                done.result()
+        return seen
+
+    def bloom_ask(self, table: Any, keys: U64, hashes: int) -> U8:
+        out: U8 = self.kernels["bloom"].ask(table, keys, hashes)
+        return out
+
+    def bloom_fill(self, table: Any) -> I64:
+        out: I64 = self.kernels["bloom"].fill(table)
+        return out
+
 
 @cache
 def host_backend(name: str) -> HostBackend:
@@ -489,6 +545,7 @@ def warm(
     audit: bool = False,
     html: bool = False,
     fast: bool = False,
+    bloom: bool = False,
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
@@ -497,6 +554,7 @@ def warm(
     audit  also those of the audit
     html   also that of the normaliser's step html
     fast   also those of the fast similarity sketch
+    bloom  also those of Bloom filters
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -511,7 +569,7 @@ def warm(
             return
         backend.note = note
         warmed = backend.warmed
-    if (near, edit, audit, html, fast) in warmed:
+    if (near, edit, audit, html, fast, bloom) in warmed:
         return
     from gpu_dedup.kernels import jit
 
@@ -520,14 +578,14 @@ def warm(
 
     def touch() -> RunError | None:
         try:
-            _touch(backend, near, edit, audit, html, fast)
+            _touch(backend, near, edit, audit, html, fast, bloom)
         except RunError as error:  # a GPU's fault says nothing of the cache
             return error
         return None
 
     if failed := jit.guarded(touch):
         raise failed
-    warmed.add((near, edit, audit, html, fast))
+    warmed.add((near, edit, audit, html, fast, bloom))
 
 
 def warm_csv(backend: Backend, note: Callable[[str], None]) -> None:
@@ -551,7 +609,7 @@ def warm_csv(backend: Backend, note: Callable[[str], None]) -> None:
     host.warmed_csv = True
 
 
-def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool) -> None:
+def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool, bloom: bool) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import HTML, LOWER, NFKC, WHITESPACE
 
@@ -567,9 +625,17 @@ def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fa
     backend.valid_utf8(tape)
     backend.code_points(tape)
     all_steps = backend.normalise(tape, NFKC | LOWER | WHITESPACE)  # the default: tables that are most likely needed
-    backend.digest(all_steps)
+    digest = backend.digest(all_steps)
     if html:
         backend.normalise(Tape.of(["a<b>&amp;"]), HTML)
+    if bloom:
+        words = np.zeros((1, 8), np.uint64)
+        table = backend.bloom_table(words)
+        for keys in (digest, np.ascontiguousarray(digest[:, :1])):
+            backend.bloom_add(table, keys, 1, 1)
+            backend.bloom_ask(table, keys, 1)
+        backend.bloom_fill(table)
+        backend.bloom_words(table, words)
     if not near:
         return
     everyone = np.arange(len(tape), dtype=np.int64)

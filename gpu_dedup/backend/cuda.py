@@ -55,6 +55,13 @@ class DeviceTape(Tape):
     copy: list[Any] = field(default_factory=list, repr=False)
 
 
+@dataclass(frozen=True, eq=False)
+class DeviceTable:
+    """The table of a Bloom filter on the device, uint64[blocks, 8]; see `CudaBackend.bloom_table`."""
+
+    words: Any
+
+
 class Residents:
     """Device copies of host arrays, for as long as these live, within a number of bytes."""
 
@@ -121,6 +128,7 @@ class CudaBackend:
         self._cupy = cupy
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._tables = 0  # bytes of Bloom filters on the device
         self._said = False  # that the device ran out of memory
         with cupy.cuda.Device(found.index):
             self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -735,6 +743,78 @@ class CudaBackend:
 
     def audit(self, items: U64, offsets: I64, index: AuditIndex, threshold_ppm: int) -> tuple[I64, I64, I64, I64]:
         return self.host.audit(items, offsets, index, threshold_ppm)
+
+    # ---- Bloom filters: the table stays on the device, keys go up and answers come down ------------------------------
+
+    def bloom_table(self, words: U64) -> Any:
+        if words.size >= INDEX:  # 16 GiB
+            return words
+
+        def work(budget: int) -> Any:
+            if words.nbytes > budget // 2 or words.nbytes > self._residents.room - self._residents.used - self._tables:
+                return words  # a table that the device has no room for is worked on where it is
+            made = DeviceTable(self._cupy.asarray(words))
+            self._tables += words.nbytes
+            weakref.finalize(made, self._table_gone, words.nbytes)
+            return made
+
+        return self._do(work)
+
+    def bloom_words(self, table: Any, words: U64) -> None:
+        if not isinstance(table, DeviceTable):
+            self.host.bloom_words(table, words)
+            return
+
+        def work(budget: int) -> None:
+            words[...] = table.words.get()
+
+        self._do(work)
+
+    def _table_gone(self, size: int) -> None:
+        self._tables -= size
+
+    def bloom_add(self, table: Any, keys: U64, hashes: int, threads: int) -> U8:
+        from gpu_dedup.kernels.bloom_cuda import PEAK, add
+
+        if not isinstance(table, DeviceTable):
+            return self.host.bloom_add(table, keys, hashes, threads)
+        seen = np.empty(len(keys), np.uint8)
+        done = 0
+
+        def work(budget: int) -> U8:
+            # Bits are set by the last step of a batch, so one that ran out of memory may simply come again.
+            nonlocal done
+            step = max(1, min(budget // 2 // PEAK, INDEX // 4))
+            while done < len(keys):
+                part = keys[done : done + step]
+                seen[done : done + len(part)] = add(table.words, self._up(part, np.uint64), hashes).get()
+                done += len(part)
+            return seen
+
+        return self._do(work)
+
+    def bloom_ask(self, table: Any, keys: U64, hashes: int) -> U8:
+        from gpu_dedup.kernels.bloom_cuda import ask
+
+        if not isinstance(table, DeviceTable):
+            return self.host.bloom_ask(table, keys, hashes)
+
+        def work(budget: int) -> U8:
+            seen = np.empty(len(keys), np.uint8)
+            step = max(1, min(budget // 2 // 17, INDEX // 4))
+            for begin in range(0, len(keys), step):
+                part = self._up(keys[begin : begin + step], np.uint64)
+                seen[begin : begin + step] = ask(table.words, part, hashes).get()
+            return seen
+
+        return self._do(work)
+
+    def bloom_fill(self, table: Any) -> I64:
+        from gpu_dedup.kernels.bloom_cuda import fill
+
+        if not isinstance(table, DeviceTable):
+            return self.host.bloom_fill(table)
+        return self._do(lambda budget: np.asarray(fill(table.words).get()).view(np.int64))
 
 
 @cache

@@ -4,6 +4,7 @@ read -> normalise -> digest -> sketch                 survey   (first pass over 
 exact classes -> heads in keeper order                keep
 band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
 cluster -> outcome of every row                       outcome
+methods of one pass: digest or bands -> Bloom filter  stream   (inside the first pass; the three steps above fall away)
 audit, where asked for (sampled rows against all)     recount
 write + log + report                                  emit     (second pass over the input)
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_dedup import bands
+from gpu_dedup import bands, bloom
 from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
@@ -32,14 +33,15 @@ from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, Ids, emit, wanted_ids
 from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
-from gpu_dedup.pipeline.outcome import REASONS, STAYS, Outcome, assemble, keep_mask
+from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.resume import Resume, Saver
+from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Source, discover, guess_text_field
-from gpu_dedup.recipe import PPM, Recipe
+from gpu_dedup.recipe import BANDED, PPM, STREAMED, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
     GROUPS_LISTED,
@@ -70,11 +72,13 @@ GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 
 def settle(recipe: Recipe) -> Recipe:
     """The recipe with its integers solved: bands, rows, the sieve's cut. Raises RecipeError where there are none."""
-    if recipe.method == "exact":
-        return recipe
-    if recipe.bands is None:
+    if recipe.method in BANDED and recipe.bands is None:
         b, r = bands.solve(recipe.threshold_ppm, recipe.recall_ppm, recipe.num_perm)
         recipe = recipe.with_(bands=b, rows=r)
+    if recipe.method in STREAMED:
+        bloom.shape_of(recipe)  # refuses what no filter can be
+    if recipe.method != "minhash":
+        return recipe
     if recipe.sieve_cut is None:
         recipe = recipe.with_(sieve_cut=bands.sieve_cut(recipe.threshold_ppm, recipe.slots)[0])
     return recipe
@@ -82,7 +86,7 @@ def settle(recipe: Recipe) -> Recipe:
 
 def name_text_field(recipe: Recipe, sources: Sequence[Source]) -> tuple[Recipe, str]:
     """The recipe with its text field, and words about it if that is a guess other than `text`."""
-    if recipe.text_field:
+    if recipe.text_field or recipe.key_field is not None:
         return recipe, ""
     guess = guess_text_field(sources)
     if guess is None:
@@ -123,6 +127,7 @@ def dedup(
         raise RunError("no output folder; name one with -o DIR, or pass --dry-run")
     if run.audit is not None:
         check_audit(recipe)
+    _check_filter(recipe, run)
     target = None if output is None else os.fsdecode(output)
     if isinstance(inputs, (str, bytes, os.PathLike)):
         inputs = [inputs]
@@ -133,7 +138,8 @@ def dedup(
         progress.note(guessed)
     _check_fields(recipe, sources)
     guess = sum(_unpacked(source) for source in sources)
-    if target is not None and not run.overwrite and (before := _already_done(target, sources, recipe, run)):
+    again = target is not None and not run.overwrite and run.bloom is None  # with a filter it may be another answer
+    if target is not None and again and (before := _already_done(target, sources, recipe, run)):
         progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
         if not run.keep_work:  # of a run that was killed when it had nothing left to do but clean up
             shutil.rmtree(_work_folder(run, sources, OutputFolder(target, [])), ignore_errors=True)
@@ -164,8 +170,9 @@ def dedup(
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
         report.warnings += [*([guessed] if guessed else []), *_left_out(passed_over)]
-        if folder is not None:
-            folder.commit(report)
+        with done.stream.saving() if done.stream is not None else contextlib.nullcontext():
+            if folder is not None:
+                folder.commit(report)
     return report
 
 
@@ -214,6 +221,7 @@ def dedup_column(
     progress = progress or Progress(run.progress)
     if run.audit is not None:
         check_audit(recipe)
+    _check_filter(recipe, run)
     backend, why = choose_backend(run, source.size)
     with contextlib.ExitStack() as stack:
         job = _job(stack, recipe, run, backend, progress, None)
@@ -226,6 +234,8 @@ def dedup_column(
         for facts in survey.files:  # until now its size was a guess
             facts.source = replace(facts.source, size=survey.text_bytes)
         report = _report(job, done, groups, Emitted([int(np.count_nonzero(kept))], kept, known), started, None)
+        with done.stream.saving() if done.stream is not None else contextlib.nullcontext():
+            pass
     return Deduped(recipe, report, survey, outcome, kept, known)
 
 
@@ -252,6 +262,7 @@ class _Searched:
     audit: Audit | None
     gpus: int
     why: str
+    stream: Stream | None
 
 
 def _search(
@@ -259,26 +270,43 @@ def _search(
 ) -> _Searched:
     """First pass, decisions, guard and audit. The backend of the job may be another one afterwards."""
     recipe, run, progress = job.recipe, job.run, job.progress
-    near, edit = recipe.method == "minhash", recipe.verify == "edit"
+    near, edit, streamed = recipe.method in BANDED, recipe.verify == "edit", recipe.method in STREAMED
     fast = recipe.sketch == "fast"
     with progress.stage("start"):
-        warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps, fast)
+        warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps, fast, streamed)
         if any(source.format in ("csv", "tsv") for source in sources):
             warm_csv(job.backend, progress.note)
+        stream = Stream(recipe, run, open_filter(recipe, run, job.backend)) if streamed else None
     # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
     sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
-        survey, gpus = _survey(job, sketcher, sources, gpus, processes, advance, kept)
+        survey, gpus = _survey(job, sketcher, sources, gpus, processes, stream, advance, kept)
     _check_keeper(recipe, survey)
-    if job.backend.name == "numpy" and run.backend is None and len(survey.status) > FEW_ROWS:
+    few = len(survey.status) <= FEW_ROWS or streamed  # what is streamed is done by now
+    if job.backend.name == "numpy" and run.backend is None and not few:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
             warm(job.backend, progress.note, near, edit, html="html" in recipe.steps, fast=fast)
         sketcher = replace(sketcher, backend=job.backend)
-    found = _decide(job, survey, sketcher)
+    found = _decide(job, survey, sketcher) if stream is None else _streamed(job, survey, stream)
     _guard(recipe, run, survey, found.outcome)
     audit = None if run.audit is None else _audit(job, survey, sketcher, found, run.audit)
-    return _Searched(sketcher, survey, found, audit, gpus, why)
+    return _Searched(sketcher, survey, found, audit, gpus, why, stream)
+
+
+def _check_filter(recipe: Recipe, run: Run) -> None:
+    """Settings of filters without one, and a filter that would be half of an input."""
+    if recipe.method not in STREAMED:
+        for name, given in (("bloom", run.bloom is not None), ("on-full", run.on_full != "stop")):
+            if given:
+                raise RunError(f"{name} means nothing with method {recipe.method}, which has no filter; drop it")
+    elif run.keep_work:
+        raise RunError(f"keep-work keeps sketches, and method {recipe.method} keeps nothing of a row; drop it")
+    elif run.bloom is not None and recipe.limit is not None:
+        raise RunError(
+            "limit stops inside a file, and a filter that is saved holds whole files, or it could not tell which; drop "
+            "--limit or --bloom"
+        )
 
 
 def _survey(
@@ -287,6 +315,7 @@ def _survey(
     sources: list[Source],
     gpus: int,
     processes: int,
+    stream: Stream | None,
     advance: Callable[[int], None],
     kept: Checkpoint | None,
 ) -> tuple[Survey, int]:
@@ -295,6 +324,9 @@ def _survey(
     wanted = gpus or min(processes, len(sources))
     if wanted > 1 and recipe.limit is not None:
         job.progress.note(f"the first {recipe.limit:,} rows are counted in one process")
+        wanted = 1
+    elif wanted > 1 and stream is not None:
+        job.progress.note(f"method {recipe.method} takes rows in the order of the input, in one process")
         wanted = 1
     elif run.gpus is not None and run.gpus > gpus:
         job.progress.note(f"{gpus} of {run.gpus} GPUs take part: there are no more files, and none is cut")
@@ -314,7 +346,7 @@ def _survey(
         saver = Saver(kept, key, field, run.keep_work, job.progress.note)
         if kept.used:
             job.progress.note(f"going on from {kept.used} parts ({kept.nbytes / 1e9:.1f} GB) of an earlier start")
-    survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver).survey(sources, advance)
+    survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver, stream).survey(sources, advance)
     return survey, min(gpus, 1)
 
 
@@ -330,6 +362,7 @@ def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) 
         and made_of == [(source.path, source.size) for source in sources]
         and report.machine.input_times == [source.mtime_ns for source in sources]
         and (run.audit is None or report.audit is not None)
+        and (report.filter is None or not report.filter.before)  # rows of earlier runs had a say in it
         and all(
             entry.problem is not None
             or (entry.format == "txt" and not entry.kept)
@@ -358,6 +391,8 @@ def _kept_work(
     paths = [source.path for source in sources]
     where = _work_folder(run, sources, folder)
     small = sum(source.size for source in sources) < run.checkpoint and not run.keep_work
+    if recipe.method in STREAMED:  # a pass that keeps nothing of a row has nothing to go on from
+        where = ""
     if not where or not run.checkpoint or recipe.limit is not None or (small and not os.path.isdir(where)):
         yield None
         return
@@ -504,6 +539,13 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
     return _Found(outcome, decision, candidates, ranked, without_text, short_texts, heavy)
 
 
+def _streamed(job: _Job, survey: Survey, stream: Stream) -> _Found:
+    """The outcome of rows that have had their verdicts in the first pass."""
+    assert survey.verdict is not None
+    outcome, without_text = stream_outcome(job.recipe, survey.status, survey.verdict)
+    return _Found(outcome, None, None, None, without_text, stream.short, [])
+
+
 def _audit(job: _Job, survey: Survey, sketcher: Sketcher, found: _Found, count: int) -> Audit:
     """Rows that stay against all others by brute force, for the report."""
     assert found.ranked is not None
@@ -534,6 +576,8 @@ def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
     """--max-removed: more near removals than anybody expects mean wrong parameters; nothing is written then."""
     read = len(survey.status) - survey.blank
     near = outcome.near
+    if recipe.method == "lshbloom":
+        near = int(np.count_nonzero(outcome.reason == BLOOM))
     if recipe.action == "flag" or read < GUARD_FROM_ROWS or near * PPM <= run.max_removed_ppm * read:
         return
     raise RunError(
@@ -567,6 +611,10 @@ def _report(
     recipe, survey, found = job.recipe, done.survey, done.found
     outcome = found.outcome
     report = Report(recipe=recipe.as_dict(), fingerprint=recipe.fingerprint())
+    if done.stream is not None:
+        report.filter = done.stream.facts()
+        full = done.stream.filter.warning()
+        report.warnings += [full] if full else []
     for facts, kept in zip(survey.files, emitted.kept_by_file, strict=True):
         source = facts.source
         rows = facts.rows - int(np.count_nonzero(facts.status == ROW_BLANK))
@@ -598,7 +646,7 @@ def _report(
     for row, size, text in zip(groups.rows, groups.sizes, texts, strict=True):
         facts, local = survey.place(int(row))
         report.largest_groups.append(Group(facts.source.rel, local, getattr(text, "as_py", lambda: None)(), int(size)))
-    if recipe.method == "minhash":
+    if recipe.method in BANDED:
         report.forecast = [asdict(entry) for entry in bands.forecast(recipe)]
         report.warnings += bands.warnings(recipe)
         short = short_texts_warning(counts, recipe.as_dict())

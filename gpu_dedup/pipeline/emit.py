@@ -13,11 +13,13 @@ from gpu_dedup import columns
 from gpu_dedup.batch import I64, MISSING, Bool
 from gpu_dedup.checkpoint import Checkpoint, content_key, same_file
 from gpu_dedup.pipeline.outcome import (
+    BLOOM,
     CHAIN,
     EXACT,
     EXACT_NEAR,
     KEPT_WITNESS,
     NEAR,
+    PROBABILISTIC,
     REASONS,
     STAYS,
     Outcome,
@@ -331,17 +333,18 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
     linked_similarity[counted] = linked_shared[counted] / linked_union[counted]
     linked_similarity[(linked >= 0) & (reason != NEAR)] = 1.0  # an exact copy is linked by its head
 
-    promises = (None, KEPT_WITNESS if recipe.keep != "none" else CHAIN, guarantee(recipe))
+    promises = (None, KEPT_WITNESS if recipe.keep != "none" else CHAIN, guarantee(recipe), PROBABILISTIC)
     promised = np.zeros(len(rows), np.int64)
     promised[reason == EXACT] = 1
     promised[(reason == NEAR) | (reason == EXACT_NEAR)] = 2
+    promised[reason == BLOOM] = 3
     own_id, own_type = ids.look_up(rows)
     kept_id, _ = ids.look_up(witness)
     names = [utf8(facts.source.rel) for facts in survey.files]
     file, row = _places(survey, rows)
     kept_file, kept_row = _places(survey, witness)
     linked_file, linked_row = _places(survey, linked)
-    flagged = (recipe.action == "flag") & np.isin(reason, (EXACT, NEAR, EXACT_NEAR))
+    flagged = (recipe.action == "flag") & np.isin(reason, (EXACT, NEAR, EXACT_NEAR, BLOOM))
     return {
         "file": columns.named(names, file),
         "row": row,

@@ -11,8 +11,8 @@ from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, Bool
 from gpu_dedup.cluster import Decision
 from gpu_dedup.recipe import Recipe
 
-STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW = range(6)
-REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row")
+STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW, BLOOM = range(7)
+REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row", "bloom")
 
 KEPT_WITNESS = "kept-witness"
 CHAIN = "chain"
@@ -23,7 +23,7 @@ PROBABILISTIC = "probabilistic"
 class Outcome:
     """One entry per global row; row numbers are global, -1 for none.
 
-    reason   uint8[n], index into REASONS; 0 = no reason to go
+    reason   uint8[n], index into REASONS; 0 = no reason to go. Of a row that a filter has seen nothing else is known
     witness  int64[n] the kept row that stands for a row with a reason exact, near or exact+near
     shared, union int64[n]  whole numbers behind the similarity with the witness; -1 where it is not known by counting
     linked, linked_shared, linked_union int64[n]  cluster=connected: the neighbour that linked the row

@@ -22,8 +22,12 @@ DIGITS = 6  # of the shares in the report
 
 def check_audit(recipe: Recipe) -> None:
     """Raises RunError where there is nothing that true shingle sets could be held against."""
-    if recipe.method == "exact":
-        raise RunError("audit looks for missed near copies, and method exact looks for none; drop --audit")
+    if recipe.method in ("exact", "bloom"):
+        raise RunError(f"audit looks for missed near copies, and method {recipe.method} looks for none; drop --audit")
+    if recipe.method == "lshbloom":
+        raise RunError(
+            "audit compares texts that stay with the texts removed, and method lshbloom knows no pairs; drop --audit"
+        )
     if recipe.verify != "exact":
         raise RunError(
             f"audit compares true shingle sets, and verify {recipe.verify} decides by something else; "

@@ -21,8 +21,9 @@ from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.normalise import step_bits
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
+from gpu_dedup.pipeline.stream import Stream
 from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
-from gpu_dedup.recipe import Recipe
+from gpu_dedup.recipe import BANDED, STREAMED, Recipe
 from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
 from gpu_dedup.spool import Table
@@ -59,7 +60,7 @@ class Sketcher:
 
     @property
     def fast(self) -> bool:
-        return self.recipe.method == "minhash" and self.recipe.sketch == "fast"
+        return self.recipe.method in BANDED and self.recipe.sketch == "fast"
 
     def normalise(self, tape: Tape) -> Tape:
         return self.backend.normalise(tape, self.steps)
@@ -146,6 +147,8 @@ class Survey:
     sketch   int64[n]             row in the sketch tables, -1 where this row was not sketched
     signatures, keys              the sketch tables: uint32[s, k], and one uint64[s] for each band; still open
     units, kept int64[s]          units of the text, shingles that count
+    verdict  uint8[n] or None     bits of pipeline/stream.py, of methods that decide as rows pass by; digest, length and
+                                  sketch are empty then
     """
 
     files: list[FileFacts]
@@ -161,6 +164,7 @@ class Survey:
     kept: I64
     blank: int
     text_bytes: int
+    verdict: U8 | None = None
 
     def place(self, row: int) -> tuple[FileFacts, int]:
         """File and row within the file of a global row number."""
@@ -248,6 +252,7 @@ class Surveyor:
         table: Callable[[Any, int | None], Table],
         resume: Resume | None = None,
         saver: Saver | None = None,
+        stream: Stream | None = None,
     ) -> None:
         self.resume, self.saver = resume, saver
         self.sketcher = sketcher
@@ -255,7 +260,8 @@ class Surveyor:
         self.pool = pool
         self.batch_bytes = batch_bytes
         self.table = table
-        self.seen = SeenDigests()
+        self.stream = stream
+        self.seen = SeenDigests() if self.recipe.method not in STREAMED else None
         # Also good after an error: the files that were finished before it, and the keeper's field of their rows.
         self.files: list[FileFacts] = []
         self.values = KeeperColumn(self.recipe.keep) if self.recipe.keep_field else None
@@ -271,6 +277,9 @@ class Surveyor:
         values, done = self.values, self.files
         columns: list[list[_Batch]] = []  # of the finished files
         sketch_rows: list[list[I64]] = []
+        stream = self.stream
+        verdicts: list[list[U8]] = []
+        verdict: list[U8] = []
         current: list[_Batch] = []
         current_sketch: list[I64] = []
         sketched = rows = text_bytes = 0
@@ -292,7 +301,7 @@ class Surveyor:
                     item.facts.bad_rows = []
                     item.facts.refs = []
                     done.append(item.facts)
-                    current, current_sketch = [], []
+                    current, current_sketch, verdict = [], [], []
                 elif isinstance(item, _End):
                     facts = item.facts
                     facts.first = rows
@@ -300,6 +309,13 @@ class Surveyor:
                     facts.content_hash = item.content_hash
                     if self.saver is not None and item.content_hash is not None and not item.saved:
                         self.saver.end(facts.source, facts.index, facts.rows, item.content_hash)
+                    if stream is not None:
+                        stream.end(facts.source.path, facts.content_hash)
+                        if not stream.eager:
+                            verdict = [self._take(stream, batch) for batch in current]
+                            current = [_stripped(batch) for batch in current]
+                        verdicts.append(verdict)
+                        verdict = []
                     facts.status = np.concatenate([b.status for b in current]) if current else facts.status
                     rows += facts.rows
                     done.append(facts)
@@ -319,6 +335,13 @@ class Surveyor:
                             self.saver.add(item.facts.source, item.facts.index, item)
                     item.facts.refs.extend(item.refs)
                     item.facts.bad_rows.extend(item.errors)
+                    if stream is not None:
+                        if stream.eager:
+                            verdict.append(self._take(stream, item))
+                            item = _stripped(item)
+                        current.append(item)
+                        advance(item.nbytes)
+                        continue
                     index = np.full(len(item.status), -1, np.int64)
                     if signatures is not None and item.signatures is not None and item.keys is not None:
                         index[item.select] = sketched + np.arange(len(item.select))
@@ -352,7 +375,16 @@ class Surveyor:
             kept=_concat(kept, np.int64),
             blank=int(np.count_nonzero(status == ROW_BLANK)),
             text_bytes=text_bytes,
+            verdict=None if stream is None else _concat([v for per_file in verdicts for v in per_file], np.uint8),
         )
+
+    def _take(self, stream: Stream, batch: _Batch) -> U8:
+        """Verdicts of a batch; rows are named by their place in the file."""
+        source, first = batch.facts.source, batch.first_row
+        return stream.take(
+            batch.status, batch.length, batch.digest, batch.select, batch.keys, batch.units, batch.kept,
+            lambda row: source.where(first + row),
+        )  # fmt: skip
 
     @property
     def _needs_chars(self) -> bool:
@@ -450,6 +482,7 @@ class Surveyor:
         sketches = slice(low, high)
         select = part.select[sketches] - begin if part.signatures is not None else np.zeros(0, np.int64)
         digest = part.digest[here]
+        assert self.seen is not None
         self.seen.first_time(digest[select])
         signatures = keys = units = kept = None
         if part.signatures is not None:
@@ -486,13 +519,14 @@ class Surveyor:
             return replace(item.known, values=rows.fields[extra[0]], text_bytes=rows.tape.nbytes, saved=False)
         normal = self.sketcher.normalise(rows.tape)
         length = np.diff(normal.offsets)
-        digest = backend.digest(normal)
+        digest = backend.digest(normal) if recipe.method != "lshbloom" else np.zeros((0, 2), np.uint64)
         chars = backend.code_points(rows.tape) if self._needs_chars or self.saver is not None else None
         select = np.zeros(0, np.int64)
         signatures = keys = units = kept = None
-        if recipe.method == "minhash":
+        if recipe.method in BANDED:
             select = np.flatnonzero((rows.status == ROW_TEXT) & (length > 0))
-            select = select[self.seen.first_time(digest[select])]
+            if self.seen is not None:
+                select = select[self.seen.first_time(digest[select])]
             signatures, keys, units, kept = self.sketcher.sketch(normal, select)
         values = chunk.keeper_values(rows.fields[extra[0]]) if extra else None
         return _Batch(
@@ -525,6 +559,11 @@ class Surveyor:
 def _without_sketch(batch: _Batch) -> _Batch:
     """The batch without its sketches, which are in the tables by now."""
     return replace(batch, signatures=None, keys=None, units=None, kept=None, errors=())
+
+
+def _stripped(batch: _Batch) -> _Batch:
+    """What is kept of a batch whose rows have their verdicts."""
+    return replace(_without_sketch(batch), digest=batch.digest[:0].copy(), length=batch.length[:0].copy())
 
 
 def _concat(parts: Sequence[Any], dtype: Any, width: int | None = None) -> Any:

@@ -1,0 +1,188 @@
+"""Methods bloom and lshbloom: rows are decided as they pass by, in input order, by a filter of fixed size.
+
+What stays of a row is a byte of verdict: digests and band keys go with their batch. Rows of a file reach the filter as
+they come; where damaged files are left out, only once the file has come to its end, for no row can be taken out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from gpu_dedup.backend import Backend
+from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, U64, Bool
+from gpu_dedup.bloom import BloomFilter, shape_of
+from gpu_dedup.errors import RecipeError, RunError, shown
+from gpu_dedup.kernels.unicode import UNICODE_VERSION
+from gpu_dedup.pipeline.outcome import BAD_ROW, BLOOM, Outcome
+from gpu_dedup.pipeline.outcome import NO_TEXT as NO_TEXT_ROW
+from gpu_dedup.progress import bytes_text
+from gpu_dedup.recipe import DEFINITIONS, PPB, Recipe, ppb_text
+from gpu_dedup.report import Filter
+from gpu_dedup.run import Run
+
+SEEN, NO_TEXT = 1, 2  # bits of a row's verdict
+
+
+def what_keys_are(recipe: Recipe) -> dict[str, object]:
+    """All of a recipe that the keys of its filter depend on, and nothing else: filters of equal keys go together."""
+    values = recipe.as_dict()
+    names = ["method", "normalize"]
+    if recipe.method == "lshbloom":
+        names += ["shingle", "stop_shingles", "bands", "rows", "seed"]
+    # Names of fields are left out: texts of two corpora may lie in fields of other names.
+    return {**{name: values[name] for name in names}, "definitions": DEFINITIONS, "unicode": UNICODE_VERSION}
+
+
+def open_filter(recipe: Recipe, run: Run, backend: Backend) -> BloomFilter:
+    """The filter of a run: the one that --bloom names, or a new one.
+
+    Raises RecipeError where it would not fit in --memory or where the saved one has other keys or another size,
+    InputError where the file is no filter.
+    """
+    shape, tables = shape_of(recipe)
+    size = shape.nbytes * tables
+    if size > run.memory_bytes:
+        raise RecipeError(
+            f"capacity {recipe.capacity:,} with fp-rate {ppb_text(recipe.fp_rate_ppb)} takes {8 * size:,} bits, "
+            f"{bytes_text(size)}, over --memory {bytes_text(run.memory_bytes)}; raise --memory if the machine has it, "
+            "lower --capacity, or raise --fp-rate"
+        )
+    assert recipe.capacity is not None
+    says = what_keys_are(recipe)
+    keys = hashlib.sha256(json.dumps(says, sort_keys=True).encode()).hexdigest()[:32]
+    # With several tables the recipe's rate is that of all together.
+    each = recipe.fp_rate_ppb // tables
+    if run.bloom is not None and os.path.exists(run.bloom):
+        loaded = BloomFilter.load(run.bloom, backend=backend, threads=run.thread_count)
+        if (why := BloomFilter.plan(recipe.capacity, each, tables, keys, says).differs(loaded)) is not None:
+            raise RecipeError(
+                f"--bloom {shown(run.bloom)}: a filter of another kind ({why.replace(' and ', ' here, there ')}); give "
+                "the options it was made with, or another file"
+            )
+        return loaded
+    filter = BloomFilter(
+        recipe.capacity, ppb_text(each), tables=tables, keys=keys, backend=backend, threads=run.thread_count
+    )
+    filter.says = says
+    return filter
+
+
+class Stream:
+    """What the first pass gives its rows to, in input order; raises RunError where the run has to stop."""
+
+    def __init__(self, recipe: Recipe, run: Run, filter: BloomFilter) -> None:
+        self.recipe, self.run, self.filter = recipe, run, filter
+        self.held = list(filter.counts)  # before this run
+        self.before = dict(filter.inputs)
+        self.short = 0
+        self.asked = 0
+
+    @property
+    def eager(self) -> bool:
+        """True if a batch may be taken before its file has come to its end."""
+        return self.recipe.on_bad_file == "error"
+
+    def take(
+        self, status: U8, length: I64, digest: U64, select: I64, keys: U64 | None, units: I64 | None, kept: I64 | None,
+        place: Callable[[int], str],
+    ) -> U8:  # fmt: skip
+        """uint8[n]: verdict of each row of a batch. place: name of a row of it, for messages."""
+        verdict = np.zeros(len(status), np.uint8)
+        text = status == ROW_TEXT
+        verdict[text & (length == 0)] = NO_TEXT
+        if keys is None:  # as method exact: empty texts are copies of each other
+            rows = np.flatnonzero(text)
+            own = digest[rows]
+        else:
+            assert units is not None
+            assert kept is not None
+            verdict[select[kept == 0]] = NO_TEXT
+            self.short += int(np.count_nonzero((units > 0) & (units < self.recipe.spec.n)))
+            rows = select[kept > 0]
+            own = keys[kept > 0]
+        self.asked += len(rows)
+        start = list(self.filter.counts)
+        new = self.filter.add_if_new(own)
+        verdict[rows[~new]] |= SEEN
+        if self.filter.over_capacity and self.run.on_full == "stop":
+            self._stop(start, rows, new, place)
+        return verdict
+
+    def _stop(self, start: Sequence[int], rows: I64, new: Bool, place: Callable[[int], str]) -> None:
+        """The row with which the filter is over capacity. Of several tables, which is first is not asked: the batch's
+        last new row will do, and the message does not count rows then."""
+        filter = self.filter
+        where = ""
+        if filter.tables == 1:
+            at = np.flatnonzero(new)[filter.capacity - start[0]]
+            where = f"{place(int(rows[at]))}: "
+        raise RunError(
+            f"{where}more than --capacity {filter.capacity:,} different rows have come, so that more and more new ones "
+            f"would be taken for seen; nothing was written. Give a capacity above the rows of all inputs, a larger "
+            "--fp-rate if memory is short, or --on-full warn to go on"
+        )
+
+    def end(self, path: str, content_hash: str | None) -> None:
+        """A file has come to its end."""
+        if content_hash is None or self.run.bloom is None:
+            return
+        if content_hash in self.before and not self.run.again:
+            raise RunError(
+                f"{shown(path)}: --bloom {shown(self.run.bloom)} holds the rows of this file already (as "
+                f"{self.before[content_hash]}), so all of them would go; leave it out, name another filter, or pass "
+                "--again"
+            )
+        self.filter.inputs.setdefault(content_hash, shown(os.path.basename(path)))
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around the end of a run: its filter is written before, and takes its name after."""
+        if self.run.bloom is None or self.run.dry_run:
+            yield
+            return
+        with self.filter.saving(self.run.bloom):
+            yield
+
+    def facts(self) -> Filter:
+        """For the report."""
+        filter, fill = self.filter, self.filter.fill()
+        pairs = list(zip(self.held, filter.counts, strict=True))
+        # A full table's count says nothing of what came; but never more went than rows that a table has seen.
+        wrong = 0.0
+        for before, after in pairs:
+            expected, most = filter.shape.wrong(before, after), self.asked - (after - before)
+            wrong += min(expected, most) if math.isfinite(expected) else most
+        return Filter(
+            capacity=filter.capacity,
+            tables=filter.tables,
+            hashes=filter.hashes,
+            blocks=filter.shape.blocks,
+            bytes=filter.nbytes,
+            before=max(self.held),
+            held=len(filter),
+            asked=self.asked,
+            fill=round(fill.share, 9),
+            rate=float(f"{fill.rate:.6g}"),
+            asked_rate=self.recipe.fp_rate_ppb / PPB,
+            wrong=float(f"{min(wrong, self.asked):.4g}"),
+        )
+
+
+def stream_outcome(recipe: Recipe, status: U8, verdict: U8) -> tuple[Outcome, I64]:
+    """Outcome of every row by its verdict, and the rows without a text to compare."""
+    nobody = np.broadcast_to(np.int64(-1), len(status))
+    out = Outcome(np.zeros(len(status), np.uint8), nobody, nobody, nobody, nobody, nobody, nobody)
+    out.reason[verdict & SEEN != 0] = BLOOM
+    without_text = np.flatnonzero(verdict & NO_TEXT)
+    if recipe.on_bad_row == "skip":
+        out.reason[status == ROW_BAD] = BAD_ROW
+    if recipe.on_no_text == "drop":
+        out.reason[without_text] = NO_TEXT_ROW
+    return out, without_text
