@@ -62,11 +62,27 @@ _PAIRS = frozenset(
 )
 _WORK = frozenset(("checkpoint", "fresh", "keep_work"))  # a method of one pass has nothing to go on from
 MEANINGLESS = {
-    "minhash": _FILTER,
+    "minhash": _FILTER | {"distance"},
+    "simhash": _FILTER
+    | frozenset(
+        (
+            "recall_ppm",
+            "num_perm",
+            "bands",
+            "rows",
+            "seed",
+            "sieve_cut",
+            "bucket_cap",
+            "cap_lowest",
+            "cap_splits",
+            "cap_slots",
+        )
+    ),
     # A filter knows that a row has been seen, not which one it was: there are no pairs, and the first copy stays.
     "bloom": _PAIRS
     | _WORK
     | {
+        "distance",
         "sketch",
         "shingle",
         "min_shingles",
@@ -80,7 +96,7 @@ MEANINGLESS = {
         "keep",
         "max_removed_ppm",
     },
-    "lshbloom": _PAIRS | _WORK | {"key_field", "min_shingles", "keep"},
+    "lshbloom": _PAIRS | _WORK | {"distance", "key_field", "min_shingles", "keep"},
     "exact": _FILTER
     | frozenset(
         (
@@ -95,6 +111,7 @@ MEANINGLESS = {
             "rows",
             "seed",
             "sieve_cut",
+            "distance",
             "bucket_cap",
             "cap_lowest",
             "cap_splits",
@@ -175,7 +192,8 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "--method",
             str,
             "|".join(METHODS),
-            "Near copies (minhash), equal texts (exact); the same by Bloom filters of fixed size (lshbloom, bloom).",
+            "Near copies by sketches (minhash) or fingerprints (simhash), equal texts (exact); near and equal ones by "
+            "Bloom filters of fixed size (lshbloom, bloom).",
             "minhash",
         ),
         Option(
@@ -266,6 +284,14 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "N",
             "Equal slots that a pair needs to be verified.",
             "solved: loses 1 pair in 10,000",
+        ),
+        _count(
+            "distance",
+            "--distance",
+            "D",
+            "Most bits in which the SimHashes of a pair may differ, 0 to 8. --verify then confirms the pair; with "
+            "--verify none the distance alone decides, as SimHash is often used, and some removals are wrong.",
+            "3",
         ),
         _count("bucket_cap", "--bucket-cap", "N", "A bucket with more members does not give all its pairs.", "256"),
         _count("cap_lowest", "--cap-lowest", "N", "... each member then meets the N first ones", "32"),
@@ -481,6 +507,8 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
         if "threshold_ppm" in recipe and verify == "none":
             what = "--method lshbloom" if method == "lshbloom" else "--verify none"
             raise RecipeError(f"--threshold means nothing with {what} and given bands: every collision is a match")
+    if method == "simhash" and "threshold_ppm" in recipe and verify == "none":
+        raise RecipeError("--threshold means nothing with --verify none: the distance alone decides; drop one")
     if "audit" in run and verify != "exact":
         raise RecipeError(
             f"--audit compares true shingle sets, and --verify {verify} decides by something else; drop one"

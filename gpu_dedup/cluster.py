@@ -6,11 +6,17 @@
     keep=none       every head with a match goes; its witness is the lowest-ranked head that it matches
 
 A match is decided by what `verify` compares; here only the order of asking is known.
+
+Candidates come as a list of pairs, or as a `Crowd`: groups of heads that are all candidates of one another, and of all
+heads of neighbouring groups. A crowd of m heads has up to m * m / 2 pairs, so they are made when they are asked for:
+under `representative` and a keeper a head is held against those that stay alone, in the order of a list of all pairs
+and with the same answer. So a group of m copies costs m comparisons. Under `connected` and keep=none every pair counts;
+they are made in runs, and where they are more than MOST_PAIRS the run ends with the figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
@@ -19,10 +25,13 @@ import numpy as np
 
 from gpu_dedup.backend import BEST, LOWEST, PARTNER, Backend
 from gpu_dedup.batch import I64
-from gpu_dedup.errors import InternalError
+from gpu_dedup.errors import InternalError, RunError
 from gpu_dedup.recipe import PPM, Recipe
 
 Progress = Callable[[int], None]
+
+CROWD_PAIRS = 1 << 21  # pairs of a crowd that are made at a time: some 60 bytes each
+MOST_PAIRS = 1 << 36  # pairs of a crowd that are made where a rule needs all of them: half an hour of a core
 
 
 class Verified(Protocol):
@@ -44,7 +53,7 @@ class Verifier(Protocol):
     @property
     def counts(self) -> Any: ...
     def sweep(self, pairs: Any, rule: int, witness: I64, shared: I64, union: I64, progress: Progress, /) -> None: ...
-    def join(self, pairs: Any, m: int, progress: Progress, /) -> Verified: ...
+    def join(self, pairs: Any, m: int, progress: Progress, parent: I64 | None = None, /) -> Verified: ...
     def measure(self, pairs: Any, left: I64, right: I64, /) -> tuple[I64, I64]: ...
 
 
@@ -57,6 +66,7 @@ class Decision:
     linked          int64[m] cluster=connected: the neighbour through which a head that goes hangs on its cluster
                     (its parent in the breadth-first tree, from the kept head, over the matches taken); else -1
     linked_shared, linked_union   int64[m] similarity with that neighbour
+    distance        int64[m] bits in which the fingerprints of a head and its witness differ; -1 where nobody asked
     stats           verified, matched, over_cap, components, largest_component: see `verify.Counts`
                     parts: loads of items; alone in depending on the memory
                     clusters: heads that stand for another one; largest_cluster: heads of the largest, with its witness
@@ -71,6 +81,7 @@ class Decision:
     linked: I64
     linked_shared: I64
     linked_union: I64
+    distance: I64
     stats: dict[str, Any] = field(default_factory=dict)
 
 
@@ -87,39 +98,250 @@ def decide(
     The decision depends on candidates, recipe and items alone: not on backend, memory, parts or threads.
     Raises InternalError if candidates break their promise or a witness does not hold.
     """
-    witness, shared, union = (np.full(m, -1, np.int64) for _ in range(3))
-    linked, linked_shared, linked_union = (np.full(m, -1, np.int64) for _ in range(3))
-    longest = 0
+    out = _Deciding(m, recipe, backend, verifier)
     if recipe.cluster == "connected":
-        forest = verifier.join(candidates, m, progress)
-        parent, root, depth = backend.tree(m, forest.hi, forest.lo)
+        out.connect(candidates, verifier.join(candidates, m, progress))
+    else:
+        verifier.sweep(candidates, out.rule, out.witness, out.shared, out.union, progress)
+    return out.decision()
+
+
+class Groups(Protocol):
+    """Heads in groups, as `hamming.join` gives them: a head is a candidate of all of its group and of those next to it.
+
+    leader  int64[m]: lowest head of each one's group
+    hi, lo  int64[p]: leaders of neighbouring groups
+    count   pairs of heads in groups and between neighbours
+    """
+
+    @property
+    def leader(self) -> I64: ...
+    @property
+    def hi(self) -> I64: ...
+    @property
+    def lo(self) -> I64: ...
+    @property
+    def count(self) -> int: ...
+
+
+def decide_crowd(
+    crowd: Crowd, m: int, recipe: Recipe, backend: Backend, verifier: Verifier, progress: Progress
+) -> Decision:
+    """`decide` over all pairs of neighbours, which are never in memory together.
+
+    progress  told the number of heads done with; those that have a candidate in all
+
+    Raises RunError where cluster=connected or keep=none would look at more than MOST_PAIRS pairs.
+    """
+    out = _Deciding(m, recipe, backend, verifier)
+    every = crowd.heads
+    if recipe.cluster != "connected" and out.rule != PARTNER:
+        _settle(out, crowd, every, progress)
+    else:
+        if crowd.total > MOST_PAIRS:
+            which = "cluster connected" if recipe.cluster == "connected" else "keep none"
+            raise RunError(
+                f"{crowd.total:,} pairs of texts are near, over the {MOST_PAIRS:,} that {which} looks at; use "
+                "cluster representative with another keeper, lower --distance, or drop common parts of the texts"
+            )
+        parent = np.arange(m, dtype=np.int64)
+        found: list[Verified] = []
+        for run in crowd.runs(every, None):
+            pairs = crowd.pairs(run, None)
+            if recipe.cluster == "connected":
+                found.append(verifier.join(pairs, m, lambda done: None, parent))
+            else:
+                verifier.sweep(pairs, PARTNER, out.witness, out.shared, out.union, lambda done: None)
+            progress(len(run))
+        if recipe.cluster == "connected":
+            out.connect(NO_PAIRS, _Forest.of(found))
+    counts = verifier.counts
+    label = backend.components(m, *crowd.edges())
+    sizes = np.bincount(label[every], minlength=m) if len(every) else np.zeros(1, np.int64)
+    counts.components, counts.largest_component = int(np.count_nonzero(sizes)), int(sizes.max())
+    return out.decision()
+
+
+def _settle(out: _Deciding, crowd: Crowd, block: I64, progress: Progress) -> None:
+    """Decide about a block of heads in keeper order, all of which have been held against those that stay before it."""
+    if not len(block):
+        return
+    staying = block[out.witness[block] < 0]
+    asking = staying if out.rule == LOWEST else block
+    if len(block) == 1 or crowd.count(asking, staying) <= 2 * CROWD_PAIRS:
+        _sweep(out, crowd, asking, staying)
+        progress(len(block))
+        return
+    half = len(block) // 2
+    first, second = block[:half], block[half:]
+    _settle(out, crowd, first, progress)
+    # What stays of the first half is final, and comes before the second in every head's order of asking.
+    staying = first[out.witness[first] < 0]
+    asking = second[out.witness[second] < 0] if out.rule == LOWEST else second
+    for run in crowd.runs(asking, staying):
+        _sweep(out, crowd, run, staying)
+    _settle(out, crowd, second, progress)
+
+
+def _sweep(out: _Deciding, crowd: Crowd, asking: I64, staying: I64) -> None:
+    pairs = crowd.pairs(asking, staying)
+    if len(pairs.hi):
+        out.verifier.sweep(pairs, out.rule, out.witness, out.shared, out.union, lambda done: None)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Candidates: hi > lo, sorted by (hi, lo), each once. agree is 0: there are no slots."""
+
+    hi: I64
+    lo: I64
+
+    @property
+    def agree(self) -> I64:
+        return np.zeros(len(self.hi), np.int64)
+
+
+NO_PAIRS = _Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True)
+class _Forest:
+    """Matches of several runs together."""
+
+    hi: I64
+    lo: I64
+    shared: I64
+    union: I64
+
+    @classmethod
+    def of(cls, parts: list[Verified]) -> _Forest:
+        none = np.zeros(0, np.int64)
+        names = ("hi", "lo", "shared", "union")
+        return cls(*(np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in names))
+
+
+class Crowd:
+    """Pairs of heads in the same or neighbouring groups, made when asked for. Numbers of heads are ranks.
+
+    heads  int64[h]: those that have a candidate at all, ascending
+    total  number of pairs
+    """
+
+    def __init__(self, groups: Groups, m: int) -> None:
+        leader = groups.leader
+        self.total = groups.count
+        size = np.bincount(leader, minlength=m) if m else np.zeros(0, np.int64)
+        met = size > 1
+        met[groups.hi] = True
+        met[groups.lo] = True
+        self._leader, self._hi, self._lo = leader, groups.hi, groups.lo
+        self.heads: I64 = np.flatnonzero(met[leader]) if m else np.zeros(0, np.int64)
+        names = np.flatnonzero(met)  # leaders of groups that matter; their places are the groups' numbers
+        self._group = np.full(m, -1, np.int64)
+        self._group[self.heads] = np.searchsorted(names, leader[self.heads])
+        # Members of each group, ascending, and its neighbours, itself first.
+        self._members = self.heads[np.argsort(self._group[self.heads], kind="stable")]
+        self._begin = np.concatenate([[0], np.cumsum(size[names])]).astype(np.int64)
+        own = np.arange(len(names), dtype=np.int64)
+        one, other = np.searchsorted(names, groups.hi), np.searchsorted(names, groups.lo)
+        source = np.concatenate([own, one, other])
+        order = np.argsort(source, kind="stable")
+        self._next = np.concatenate([own, other, one])[order].astype(np.int64)
+        self._first = np.searchsorted(source[order], np.arange(len(names) + 1)).astype(np.int64)
+
+    def edges(self) -> tuple[I64, I64]:
+        """left, right int64: few pairs that hold together what all pairs hold together."""
+        members = self.heads[self._leader[self.heads] != self.heads]
+        return np.concatenate([members, self._hi]), np.concatenate([self._leader[members], self._lo])
+
+    def _around(self, group: I64) -> tuple[I64, I64]:
+        """place in `group` and number of each neighbour of these groups."""
+        count = self._first[group + 1] - self._first[group]
+        place = np.repeat(np.arange(len(group)), count)
+        inside = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+        return place, self._next[np.repeat(self._first[group], count) + inside]
+
+    def _partners(self, asking: I64, others: I64 | None) -> I64:
+        """int64: how many of `others` (None: all heads) are in a group next to each that asks, itself perhaps too."""
+        many = np.diff(self._begin)
+        if others is not None:
+            many = np.bincount(self._group[others], minlength=len(many))
+        groups, where = np.unique(self._group[asking], return_inverse=True)
+        place, near = self._around(groups)
+        each = np.bincount(place, weights=many[near], minlength=len(groups)).astype(np.int64)  # exact below 2**53
+        return each[where.reshape(-1)]
+
+    def count(self, asking: I64, others: I64) -> int:
+        """Pairs of one that asks and one of the others, in either order of rank, one with itself too."""
+        return int(self._partners(asking, others).sum())
+
+    def runs(self, asking: I64, others: I64 | None) -> Iterator[I64]:
+        """The heads that ask (ascending) in runs of some CROWD_PAIRS pairs, one head or more."""
+        ends = np.cumsum(self._partners(asking, others))
+        first = 0
+        while first < len(asking):
+            before = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + CROWD_PAIRS, "right")))
+            yield asking[first:last]
+            first = last
+
+    def pairs(self, asking: I64, others: I64 | None) -> _Pairs:
+        """All pairs (hi, lo) of one that asks and a lower one of the others (None: all heads), both ascending."""
+        members, begin = self._members, self._begin
+        if others is not None:
+            group = self._group[others]
+            members = others[np.argsort(group, kind="stable")]
+            begin = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(begin) - 1))]).astype(np.int64)
+        place, near = self._around(self._group[asking])
+        count = begin[near + 1] - begin[near]
+        hi = np.repeat(asking[place], count)
+        inside = np.arange(len(hi)) - np.repeat(np.cumsum(count) - count, count)
+        lo = members[np.repeat(begin[near], count) + inside]
+        packed = (hi[lo < hi].astype(np.uint64) << np.uint64(32)) | lo[lo < hi].astype(np.uint64)
+        packed.sort()
+        return _Pairs((packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64))
+
+
+class _Deciding:
+    """A decision in the making: the state of every head."""
+
+    def __init__(self, m: int, recipe: Recipe, backend: Backend, verifier: Verifier) -> None:
+        self.m, self.recipe, self.backend, self.verifier = m, recipe, backend, verifier
+        self.witness, self.shared, self.union = (np.full(m, -1, np.int64) for _ in range(3))
+        self.linked, self.linked_shared, self.linked_union = (np.full(m, -1, np.int64) for _ in range(3))
+        self.chain: int | None = None
+        self.rule = PARTNER if recipe.keep == "none" else BEST if recipe.witness == "best" else LOWEST
+
+    def connect(self, candidates: Any, forest: Verified) -> None:
+        """cluster=connected: who goes, from the matches that hold clusters together."""
+        parent, root, depth = self.backend.tree(self.m, forest.hi, forest.lo)
         gone = np.flatnonzero(parent >= 0)
-        witness[gone], linked[gone] = root[gone], parent[gone]
+        self.witness[gone], self.linked[gone] = root[gone], parent[gone]
         # of the two ends of a match, the child is the one that has the other for its parent
         child = np.where(parent[forest.hi] == forest.lo, forest.hi, forest.lo)
-        linked_shared[child], linked_union[child] = forest.shared, forest.union
+        self.linked_shared[child], self.linked_union[child] = forest.shared, forest.union
         near, far = np.flatnonzero(depth == 1), np.flatnonzero(depth > 1)
-        shared[near], union[near] = linked_shared[near], linked_union[near]
-        shared[far], union[far] = verifier.measure(candidates, far, root[far])
-        longest = int(depth.max()) if m else 0
-    else:
-        rule = PARTNER if recipe.keep == "none" else BEST if recipe.witness == "best" else LOWEST
-        verifier.sweep(candidates, rule, witness, shared, union, progress)
-        longest = int((witness >= 0).any())
-    _hold(recipe, witness, shared, union)
+        self.shared[near], self.union[near] = self.linked_shared[near], self.linked_union[near]
+        self.shared[far], self.union[far] = self.verifier.measure(candidates, far, root[far])
+        self.chain = int(depth.max()) if self.m else 0
 
-    counts = verifier.counts
-    stats: dict[str, Any] = {
-        name: getattr(counts, name)
-        for name in ("verified", "matched", "over_cap", "parts", "components", "largest_component")
-    }
-    gone = np.flatnonzero(witness >= 0)
-    sizes = np.unique(witness[gone], return_counts=True)[1]
-    stats["clusters"] = len(sizes)
-    stats["largest_cluster"] = int(sizes.max()) + 1 if len(sizes) else 0
-    stats["weakest"] = _weakest(shared[gone], union[gone])
-    stats["longest_chain"] = longest
-    return Decision(witness, shared, union, linked, linked_shared, linked_union, stats)
+    def decision(self) -> Decision:
+        """The decision with its counts. Raises InternalError where a witness does not hold."""
+        witness, shared, union = self.witness, self.shared, self.union
+        _hold(self.recipe, witness, shared, union)
+        counts = self.verifier.counts
+        stats: dict[str, Any] = {
+            name: getattr(counts, name)
+            for name in ("verified", "matched", "over_cap", "parts", "components", "largest_component")
+        }
+        gone = np.flatnonzero(witness >= 0)
+        sizes = np.unique(witness[gone], return_counts=True)[1]
+        stats["clusters"] = len(sizes)
+        stats["largest_cluster"] = int(sizes.max()) + 1 if len(sizes) else 0
+        stats["weakest"] = _weakest(shared[gone], union[gone])
+        stats["longest_chain"] = int((witness >= 0).any()) if self.chain is None else self.chain
+        none = np.full(self.m, -1, np.int64)
+        return Decision(witness, shared, union, self.linked, self.linked_shared, self.linked_union, none, stats)
 
 
 def _hold(recipe: Recipe, witness: I64, shared: I64, union: I64) -> None:

@@ -31,11 +31,15 @@ import numpy as np
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, U64
 from gpu_dedup.errors import InternalError, RecipeError, RunError
+from gpu_dedup.recipe import MAX_DISTANCE
 
 BITS = 64
 GOLDEN = 0x9E3779B97F4A7C15  # step between the starts of the tables' keys, as in kernels/mix64.py
+DEAR_DISTANCE = 5  # from here on the cost is said before the search
+COMPARED_PER_SECOND = (
+    1e9  # measured: 0.7e9 to 1.5e9 on one core of an AMD EPYC (Zen 5), see benchmarks/bench_hamming.py
+)
 MAX_VALUES = 1 << 32  # a pair of positions is one uint64
-MAX_DISTANCE = 8
 MAX_TABLES = 1024
 VALUE_COST = 32  # comparisons that a fingerprint costs in a table: its key, its place in a bucket
 SLICE_PAIRS = 1 << 20  # pairs in flight per thread
@@ -121,6 +125,15 @@ def plan(n: int, distance: int) -> Plan:
     whole = (1 << BITS) - 1
     masks = tuple(whole - sum(parts[i] for i in out) for out in itertools.combinations(range(blocks), distance))
     return Plan(n, distance, blocks, bits, masks, meetings, compared)
+
+
+def cost_text(chosen: Plan) -> str:
+    """What a plan costs, in a line."""
+    seconds = chosen.compared / COMPARED_PER_SECOND
+    return (
+        f"distance {chosen.distance} among {chosen.n:,} fingerprints takes {chosen.tables:,} tables and some "
+        f"{chosen.compared:.2g} comparisons, {seconds:,.0f} s of a core"
+    )
 
 
 def check_distance(distance: int) -> None:
@@ -398,6 +411,23 @@ def bit_chance(similarity: float, ratio: float = 1.0) -> float:
     similarity = min(similarity, ratio)
     shared = similarity * (1 + ratio) / (1 + similarity)  # of a larger set of size 1
     return math.acos(min(1.0, shared / math.sqrt(ratio))) / math.pi
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What happens to a pair of one similarity: bits that differ on average, and the chance that it is found."""
+
+    similarity: float
+    bits: float
+    found: float
+
+
+FORECAST = tuple(s / 100 for s in (50, 60, 70, 80, 85, 90, 95, 97, 99))
+
+
+def forecast(distance: int) -> list[Forecast]:
+    """The curve of a distance, for sets of equal size and many shingles; see `bit_chance`."""
+    return [Forecast(s, BITS * bit_chance(s), chance_within(s, distance)) for s in FORECAST]
 
 
 def chance_within(similarity: float, distance: int, ratio: float = 1.0) -> float:

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_dedup import bands
+from gpu_dedup import bands, hamming
 from gpu_dedup.batch import ROW_TEXT, Tape
 from gpu_dedup.bloom import rate_text, shape_of
-from gpu_dedup.errors import InputError, RunError
+from gpu_dedup.errors import InputError, RecipeError, RunError
 from gpu_dedup.progress import bytes_text, seconds_text
-from gpu_dedup.recipe import BANDED, PPB, PPM, STREAMED, Recipe, ShingleSpec
+from gpu_dedup.recipe import PPB, PPM, STREAMED, Recipe, ShingleSpec
 from gpu_dedup.report import describe, share_text
 from gpu_dedup.run import Run
 
 # Fields that a comparison of two texts depends on.
-COMPARED = ("normalize", "shingle", "threshold_ppm", "recall_ppm", "num_perm", "bands", "rows")
+COMPARED = ("method", "distance", "normalize", "shingle", "threshold_ppm", "recall_ppm", "num_perm", "bands", "rows")
 SHINGLES = (
     "token:1", "token:2", "token:3", "token:5", "char:4", "char:5", "char:8", "char:12", "char:24", "code:5",
 )  # fmt: skip
@@ -41,6 +41,7 @@ class Rates:
     shingle: float  # bytes of text a second, for units and shingle hashes
     slots: float  # slot updates a second: slots x shingles
     fast: float  # shingles a second of the fast sketch, in texts of 500 and more, at some 120 slots
+    prints: float  # bytes of text a second, for shingle sets and SimHash
     again: float  # bytes of candidates' text a second: read again, shingle sets, comparison
     write: float  # bytes of input a second: second pass, copying what stays
     fixed: int  # bytes of memory that a run over a few lines takes
@@ -53,6 +54,7 @@ RATES = {
         1300e6,
         60e9,
         1e9,
+        330e6,
         190e6,
         1e9,
         256_000_000,
@@ -63,6 +65,7 @@ RATES = {
         15e6,
         0.3e9,
         0.7e6,
+        5e6,
         3e6,
         300e6,
         110_000_000,
@@ -87,6 +90,9 @@ class Corpus:
         if documents < 1 or mean_bytes < 1:
             raise RunError(f"a corpus of {documents} documents of {mean_bytes} bytes has no cost; give numbers above 0")
         return cls(documents, documents * mean_bytes, documents * mean_bytes)
+
+
+EXAMPLE = Corpus.of(1_000_000, 3000)
 
 
 def name_text_field(inputs: Sequence[str], recipe: Recipe) -> tuple[Recipe, str]:
@@ -149,8 +155,11 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
         yield "with " + ", ".join(changed)
     yield f"recipe {recipe.fingerprint()}"
     yield ""
-    if recipe.method in BANDED:
+    if recipe.banded:
         yield from _curve(recipe)
+        yield ""
+    elif recipe.printed:
+        yield from _distances(recipe, corpus or EXAMPLE)
         yield ""
     elif recipe.method == "exact":
         yield "Rows whose normalised texts are equal form a class, by a digest of 128 bits and the length; one stays."
@@ -159,14 +168,14 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
         yield from _filter(recipe)
         yield ""
     yield from _cost(recipe, run, corpus)
-    for warning in bands.warnings(recipe) if recipe.method in BANDED else []:
+    for warning in bands.warnings(recipe) if recipe.banded else []:
         yield f"warning: {warning}"
 
 
 def _given(recipe: Recipe, name: str) -> bool:
     """True for fields that differ from the default and are not in the first line."""
-    first_line = ("method", "shingle", "threshold_ppm", "bands", "rows", "sketch", "keep", "capacity", "fp_rate_ppb")
-    if name in (*first_line, "sieve_cut"):
+    first_line = ("method", "shingle", "threshold_ppm", "bands", "rows", "distance", "sketch", "keep", "capacity")
+    if name in (*first_line, "fp_rate_ppb", "sieve_cut"):
         return False
     return bool(getattr(recipe, name) != getattr(Recipe(method=recipe.method), name))
 
@@ -241,6 +250,42 @@ def _filter(recipe: Recipe) -> Iterator[str]:
     yield f"  wrong     {wrong:>16.3g}   new rows expected to go by chance while it fills to capacity"
 
 
+def _distances(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
+    """The curve of a distance, and the tables that find every pair within it."""
+    d = recipe.distance
+    yield f"Chance that the fingerprints of two texts differ in at most {d} of 64 bits, by their true similarity s."
+    yield "Each bit differs with chance p = arccos(2 s / (1 + s)) / pi; the number of them is binomial (64, p)."
+    yield ""
+    yield f"     s  bits that differ  {d} or less"
+    for line in hamming.forecast(d):
+        bar = "#" * round(40 * line.found)
+        yield f"  {line.similarity:.2f}  {line.bits:>16.1f}  {_percent(line.found):>9}  {bar}".rstrip()
+    yield ""
+    yield "This holds for texts of equal length with many shingles. Where one is longer, fewer differ at the same s:"
+    half = hamming.chance_within(0.5, d, 0.5)
+    yield f"of a text and a half of it (s = 0.5), {64 * hamming.bit_chance(0.5, 0.5):.1f} of 64, and {_percent(half)}"
+    yield f"of such pairs are within {d}. Few shingles make it vary more."
+    yield "Measured beside this formula: benchmarks/bench_hamming.py."
+    yield ""
+    chosen = hamming.plan(corpus.documents, d)
+    if chosen.tables:
+        yield f"Search: all pairs within {d} bits, with no cap."
+        yield f"Cost: {hamming.cost_text(chosen)}."
+    else:
+        yield f"Search: all pairs within {d} bits; texts of equal fingerprints are grouped."
+    yield {
+        "exact": "Verified by the true Jaccard similarity of the shingle sets: no false positives.",
+        "edit": "Verified by the Levenshtein similarity of the normalised texts. The curve is for Jaccard similarity.",
+        "none": "Not verified: the distance alone decides; some removals are wrong, the log calls them probabilistic.",
+    }[recipe.verify]
+    if recipe.verify == "exact":
+        s = recipe.threshold_ppm / PPM
+        yield (
+            f"Of pairs at the threshold {share_text(recipe.threshold_ppm)} it finds "
+            f"{_percent(hamming.chance_within(s, d))}; for most of them use --method minhash."
+        )
+
+
 def _percent(share: float) -> str:
     percent = 100 * share
     if percent == 0 or percent >= 99.95:
@@ -266,7 +311,7 @@ def _row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
         ("length", 8),
         ("status", 1),
         ("class and rank", 24),
-        ("outcome", 49),
+        ("outcome", 57),
         ("place of the sketch", 8),
     ]
     if recipe.keep in ("longest", "shortest"):
@@ -293,15 +338,28 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
         shape, tables = shape_of(recipe)
         text = f"{tables} x {shape.blocks:,} blocks x 64, whatever the rows"
         lines.insert(1, _Line("filter", text, shape.nbytes * tables))
-    if recipe.method == "minhash":
-        sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16
+    if recipe.near:
+        sketch, each_text = 24, "8 of a fingerprint"
+        if recipe.banded:
+            sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16
+            each_text = f"4 x {recipe.slots} slots + 8 x {recipe.bands} band keys"
         tables = sketch * corpus.documents
         budget = run.memory_bytes // 2
         spilled = max(0, tables - budget)
-        text = f"(4 x {recipe.slots} slots + 8 x {recipe.bands} band keys + 16) x {corpus.documents:,} different texts"
+        text = f"({each_text} + 16) x {corpus.documents:,} different texts"
         if spilled:
             text += f", of which half of --memory {bytes_text(run.memory_bytes)} stay in memory"
         lines.insert(1, _Line("sketches", text, tables - spilled))
+    if recipe.printed:
+        at_work = min(threads, hamming.plan(corpus.documents, recipe.distance).tables)
+        each_table = hamming.BYTES_PER_VALUE
+        lines.append(
+            _Line(
+                "search",
+                f"(8 + {each_table} x {at_work} tables at work) x {corpus.documents:,}",
+                (8 + each_table * at_work) * corpus.documents,
+            )
+        )
     return lines, spilled
 
 
@@ -318,7 +376,12 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
         ("read", f"{bytes_text(text)} of text at {bytes_text(rates.read)}/s", text / rates.read),
         ("write", f"{bytes_text(corpus.input_bytes)} at {bytes_text(rates.write)}/s", corpus.input_bytes / rates.write),
     ]
-    if recipe.method in BANDED:
+    if recipe.printed:
+        lines[1:1] = [("simhash", f"{bytes_text(text)} at {bytes_text(rates.prints)}/s", text / rates.prints)]
+        chosen = hamming.plan(corpus.documents, recipe.distance)
+        seconds = chosen.compared / hamming.COMPARED_PER_SECOND
+        lines.append(("search", f"{chosen.tables:,} tables, {chosen.compared:.2g} comparisons or their worth", seconds))
+    if recipe.banded:
         every = BYTES_PER_SHINGLE[recipe.spec.unit]
         count = text / every
         formula, seconds = f"x {recipe.slots} slots at {rates.slots:.2g}/s", count * recipe.slots / rates.slots
@@ -333,7 +396,7 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
 
 def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     given = corpus is not None
-    corpus = corpus or Corpus.of(1_000_000, 3000)
+    corpus = corpus or EXAMPLE
     mean = corpus.text_bytes / corpus.documents
     what = "Cost" if given else "Cost, for example"
     yield f"{what}: {corpus.documents:,} documents of {mean:,.0f} bytes, {bytes_text(corpus.text_bytes)} of text."
@@ -360,7 +423,7 @@ def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     total = sum(seconds for _, _, seconds in times)
     threads = f"{run.thread_count} {'thread' if run.thread_count == 1 else 'threads'}"
     yield f"  {'time':<10}{seconds_text(total):>9}   with {threads}, where the disks keep up"
-    if recipe.method == "minhash" and recipe.verify in ("exact", "edit"):
+    if recipe.near and recipe.verify in ("exact", "edit"):
         most = corpus.text_bytes / rates.again / run.thread_count
         rate = bytes_text(rates.again)
         yield f"  {'verify':<10}{seconds_text(most):>9}   more if every text meets another, at {rate}/s"
@@ -396,6 +459,7 @@ class Compared:
     left: int
     right: int
     shared: int
+    distance: int = 64  # bits in which the SimHashes differ
 
     @property
     def union(self) -> int:
@@ -425,7 +489,9 @@ def similarity(one: str, other: str, recipe: Recipe, shingles: Sequence[str]) ->
         hashes, offsets = backend.shingle_sets(tape, select, spec.unit_code, spec.n, np.zeros(0, np.uint64))
         left, right = hashes[offsets[0] : offsets[1]], hashes[offsets[1] : offsets[2]]
         shared = len(np.intersect1d(left, right, assume_unique=True))
-        out.append(Compared(name, len(left), len(right), shared))
+        prints = backend.simhash(hashes, offsets)
+        apart = int(backend.hamming_distances(prints, select[:1], select[1:])[0]) if len(left) and len(right) else 64
+        out.append(Compared(name, len(left), len(right), shared, apart))
     return out
 
 
@@ -449,27 +515,35 @@ def compare(one: str, other: str, recipe: Recipe, shingle_given: bool) -> str:
     """The text of `gpu-dedup explain --compare`: similarity of two texts by several shingles."""
     from gpu_dedup.pipeline import settle
 
+    if not recipe.near:
+        raise RecipeError(f"method {recipe.method} has no similarity to compare texts by; drop --method")
     recipe = settle(recipe)
-    assert recipe.bands is not None
-    assert recipe.rows is not None
+    shape = f"distance {recipe.distance}" if recipe.printed else f"{recipe.bands} bands x {recipe.rows} rows"
+    last = "distance" if recipe.printed else "   found"
     names = list(SHINGLES)
     if recipe.shingle not in names:
         names.append(recipe.shingle)
     threshold = share_text(recipe.threshold_ppm)
     lines = [
-        f"normalize {','.join(recipe.steps) or 'none'}; threshold {threshold}; "
-        f"{recipe.bands} bands x {recipe.rows} rows",
+        f"normalize {','.join(recipe.steps) or 'none'}; threshold {threshold}; {shape}",
         "",
-        "  shingle    first  second  shared   union  similarity     found",
+        f"  shingle    first  second  shared   union  similarity  {last}",
     ]
     for result in similarity(one, other, recipe, names):
-        found = bands.chance(result.similarity, recipe.bands, recipe.rows)
-        mark = "a copy" if result.matches(recipe.threshold_ppm) else ""
+        alike = result.matches(recipe.threshold_ppm) or (recipe.printed and recipe.verify == "none")
+        if recipe.printed:
+            found = str(result.distance) if result.left and result.right else "-"
+            alike = alike and result.distance <= recipe.distance
+        else:
+            assert recipe.bands is not None
+            assert recipe.rows is not None
+            found = _percent(bands.chance(result.similarity, recipe.bands, recipe.rows))
+        mark = "a copy" if alike else ""
         if result.shingle == recipe.shingle:
             mark += (" " if mark else "") + ("<- yours" if shingle_given else "<- default")
         line = (
             f"  {result.shingle:<9}{result.left:>7,}{result.right:>8,}{result.shared:>8,}{result.union:>8,}"
-            f"{result.similarity:>12.4f}{_percent(found):>10}  {mark}"
+            f"{result.similarity:>12.4f}{found:>10}  {mark}"
         )
         lines.append(line.rstrip())
     edit = edit_similarity(one, other, recipe)
@@ -479,7 +553,12 @@ def compare(one: str, other: str, recipe: Recipe, shingle_given: bool) -> str:
         lines.append(f"  {'edit':<9}{'':>15}{same:>8,}{longest:>8,}{same / longest:>12.4f}{'':>10}  {mark}".rstrip())
     lines += [
         "",
-        "found: the chance that banding brings such a pair together. first, second: different shingles of each text.",
+        (
+            "distance: bits of 64 in which the fingerprints differ."
+            if recipe.printed
+            else "found: the chance that banding brings such a pair together."
+        )
+        + " first, second: different shingles of each text.",
     ]
     if edit is not None:
         lines.append("edit: code points that stay, of the longer text.")

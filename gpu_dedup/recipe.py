@@ -22,8 +22,9 @@ PPB = 1_000_000_000  # and rates of false positives, which are small, whole bill
 # cap rule. Raised whenever one of them changes an answer.
 DEFINITIONS = 1
 
-METHODS = ("minhash", "exact", "bloom", "lshbloom")
+METHODS = ("minhash", "simhash", "exact", "bloom", "lshbloom")
 BANDED = ("minhash", "lshbloom")  # they sketch, and rows meet by equal bands
+PRINTED = ("simhash",)  # they have fingerprints, and rows meet where these are near
 STREAMED = ("bloom", "lshbloom")  # decide row by row in the first pass, by filters of fixed size
 SKETCHES = ("minhash", "fast")
 # The order of the steps is fixed; a recipe says which of them are on.
@@ -36,6 +37,7 @@ ACTIONS = ("remove", "flag")
 FORMATS = ("jsonl", "csv", "tsv", "txt", "parquet", "arrow")
 MAX_SLOTS = 1024
 MIN_SLOTS = 16
+MAX_DISTANCE = 8  # bits of a fingerprint; a search for more costs too much
 LARGEST = 2**31 - 1  # of counts that kernels take
 
 
@@ -126,6 +128,7 @@ class Recipe:
     rows: int | None = None
     seed: int = 0
     sieve_cut: int | None = None  # fewest equal slots that a candidate pair needs before it is verified
+    distance: int = 3  # most bits in which the SimHashes of a candidate pair may differ
     bucket_cap: int = 256  # a larger bucket does not give all its pairs
     cap_lowest: int = 32  # ... but each member with this many lowest ranks
     cap_splits: int = 8  # ... and is split by this many further keys
@@ -208,6 +211,15 @@ class Recipe:
             if not least <= getattr(self, name) <= LARGEST:
                 option = name.replace("_", "-")
                 raise RecipeError(f"{option} {getattr(self, name)} is outside {least} to {LARGEST}")
+        if not 0 <= self.distance <= MAX_DISTANCE:
+            raise RecipeError(
+                f"distance {self.distance} is outside 0 to {MAX_DISTANCE}; give a number of bits, such as 3"
+            )
+        if self.method == "simhash" and self.verify == "signature":
+            raise RecipeError(
+                "verify signature counts slots, and a SimHash has none: its measure is the distance; use verify none, "
+                "or verify exact or edit for the true similarity"
+            )
         if self.sieve_cut is not None and not 0 <= self.sieve_cut <= MAX_SLOTS:
             raise RecipeError(f"sieve-cut {self.sieve_cut} is outside 0 to {MAX_SLOTS}")
         kind, _, field = self.keep.partition(":")
@@ -226,6 +238,26 @@ class Recipe:
             raise RecipeError("keep none names the first match of each row, kept or not; drop --witness best")
         if self.witness == "best" and (self.cluster != "representative" or self.verify == "none"):
             raise RecipeError("witness best needs cluster representative and a verification; use witness lowest")
+
+    @property
+    def banded(self) -> bool:
+        """True for methods with sketches and bands."""
+        return self.method in BANDED
+
+    @property
+    def printed(self) -> bool:
+        """True for methods with SimHash fingerprints."""
+        return self.method in PRINTED
+
+    @property
+    def sketched(self) -> bool:
+        """True for methods that look at the shingles of texts, and so find near copies."""
+        return self.banded or self.printed
+
+    @property
+    def near(self) -> bool:
+        """True for methods that hold near copies against one another, so that each has a witness."""
+        return self.sketched and self.method not in STREAMED
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -281,7 +313,7 @@ class Recipe:
 
     def fingerprint(self) -> str:
         """32 hex digits over every field that changes the answer, the definitions' version and the Unicode version."""
-        if self.method in BANDED:
+        if self.banded:
             _ = self.slots
         from gpu_dedup.kernels.unicode import UNICODE_VERSION
 

@@ -12,6 +12,8 @@ removed.parquet has one row for every row that went, or that was flagged, in the
                        its witness; null where there is none (reasons no-text, bad-row and bloom)
     similarity         shared / union, of the row and its witness; null where it was not measured
     shared, union      whole numbers behind it (shingles; code points under verify=edit; slots under verify=signature)
+    distance           bits in which the SimHashes of a near copy and its witness differ; null for exact copies, and
+                       under methods without fingerprints
     reason             exact | near | exact+near | no-text | bad-row | bloom (a filter has seen it; witness unknown)
     guarantee          kept-witness | chain | probabilistic; null for reasons no-text and bad-row
     witness_kept       true if the witness is in the output; null without a witness
@@ -138,11 +140,13 @@ class HeavyBucket:
 
 @dataclass
 class Collisions:
-    """What banding found.
+    """What meeting in bands, or in the tables of fingerprints, gave.
 
     documents  texts that were compared: one for each exact class, with a sketch
-    pairs      colliding pairs, counted in each band, before the sieve
-    candidates different pairs after the sieve
+    pairs      colliding pairs, counted in each band (table), before the sieve
+    candidates different pairs after the sieve; of fingerprints: all pairs of texts within the distance
+    tables     of fingerprints, 0 for bands; equal: texts with the fingerprint of an earlier one, which meet without a
+               table
     buckets    buckets of two or more, in all bands; `largest` the members of the largest; `capped` those over the cap
     histogram  buckets by size: key 2**i counts sizes from 2**i to 2**(i+1) - 1
     """
@@ -155,6 +159,8 @@ class Collisions:
     capped: int = 0
     histogram: dict[str, int] = field(default_factory=dict)
     heavy: list[HeavyBucket] = field(default_factory=list)
+    tables: int = 0
+    equal: int = 0
 
 
 @dataclass
@@ -279,7 +285,8 @@ class Report:
 
     groups        kept rows with one or more removed or flagged rows; largest_groups are the ten largest of them
     bytes_read    bytes of the input files (compressed where they are); text_bytes: of the raw texts
-    forecast      `bands.Forecast` by similarity: the chance to find such a pair; dictionaries once loaded
+    forecast      `bands.Forecast` (simhash: `hamming.Forecast`) by similarity: the chance to find such a pair;
+                  dictionaries once loaded
     """
 
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -574,6 +581,12 @@ def _comparison(report: Report) -> Iterator[str]:
         texts += f", {_plural(counts.short, 'row')} shorter than a shingle"
     yield texts
     line = f"{'candidates':<12}{found.candidates:>13,}  pairs of {found.pairs:,} collisions passed the sieve"
+    if report.recipe.get("method") == "simhash":
+        line = (
+            f"{'candidates':<12}{found.candidates:>13,}  pairs at distance {report.recipe.get('distance')} or less "
+            f"({found.pairs:,} met in {_plural(found.tables, 'table')}; {_plural(found.equal, 'text')} with an earlier "
+            "one's fingerprint)"
+        )
     if checked is not None:
         line += f"; {checked.verified:,} verified, {checked.matched:,} matched"
         if checked.over_cap:
@@ -679,6 +692,11 @@ def describe(recipe: Mapping[str, Any]) -> str:
         what = f"of {recipe['key_field']}" if recipe.get("key_field") else "of texts"
         return f"bloom, exact copies {what}, normalize {steps}, capacity {recipe.get('capacity') or 0:,}"
     text = f"{method} {recipe.get('shingle')}"
+    if method == "simhash":
+        how = {"exact": "Jaccard", "edit": "edit similarity"}.get(str(recipe.get("verify")))
+        text += f", distance {recipe.get('distance')}, "
+        text += f"{how} {share_text(recipe.get('threshold_ppm', 0))}" if how else "not verified"
+        return f"{text}, keep {recipe.get('keep')}"
     if recipe.get("bands") is not None:
         text += f", {recipe['bands']} bands x {recipe['rows']} rows"
     if recipe.get("sketch", "minhash") != "minhash":
@@ -773,11 +791,12 @@ def utf8(text: str) -> str:
     return text
 
 
-_INT = ("row", "kept_row", "shared", "union", "linked_row")
+_INT = ("row", "kept_row", "shared", "union", "distance", "linked_row")
 _FLOAT = ("similarity", "linked_similarity")
 _BOOL = ("witness_kept",)
 COLUMNS = (
-    "file", "row", "id", "id_type", "kept_file", "kept_row", "kept_id", "similarity", "shared", "union", "reason",
+    "file", "row", "id", "id_type", "kept_file", "kept_row", "kept_id", "similarity", "shared", "union", "distance",
+    "reason",
     "guarantee", "witness_kept", "action", "linked_file", "linked_row", "linked_similarity",
 )  # fmt: skip
 _REQUIRED = ("file", "row", "id_type", "reason", "action")
@@ -841,9 +860,9 @@ class RemovalLog:
     def append(self, columns: Mapping[str, Any]) -> None:
         """Add rows, given by column: lists, NumPy arrays or Arrow arrays of one length. Absent columns are null.
 
-        A row number, `shared` or `union` below 0 and a similarity that is NaN mean "none" and become null. Where
-        `similarity` is absent it is shared / union. Raises InternalError for an unknown column, unequal lengths, an
-        unknown reason or guarantee, a required column without a value, or rows out of order.
+        A row number, `shared`, `union` or `distance` below 0 and a similarity that is NaN mean "none" and become null.
+        Where `similarity` is absent it is shared / union. Raises InternalError for an unknown column, unequal lengths,
+        an unknown reason or guarantee, a required column without a value, or rows out of order.
         """
         import numpy as np
         import pyarrow as pa

@@ -527,7 +527,7 @@ def recount(removed: str, kept: str, recipe: Recipe) -> tuple[int, int] | None:
     """(shared, union) of two texts by the recipe's own measure; None where it is not a count of true sets."""
     from gpu_dedup.outlook import similarity
 
-    if recipe.method != "minhash" or recipe.verify != "exact" or recipe.stop_shingles:
+    if not recipe.near or recipe.verify != "exact" or recipe.stop_shingles:
         return None
     result = similarity(removed, kept, recipe, [recipe.shingle])[0]
     return result.shared, result.union
@@ -634,6 +634,9 @@ def _why(removal: Removal, recipe: Recipe) -> str:
         text += ", similarity not measured"
     elif removal["reason"] == "bloom":
         text += ": the filter has seen it, or by chance says so; which row it was like is not known"
+    if removal.values.get("distance") is not None:  # logs of older versions lack it
+        bits = removal["distance"]
+        text += f", distance {bits} {'bit' if bits == 1 else 'bits'}"
     return text + (f", guarantee {removal['guarantee']}" if removal["guarantee"] else "")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu_dedup.batch import U32
 from gpu_dedup.kernels.mix64 import splitmix64
-from gpu_dedup.recipe import BANDED, Recipe
+from gpu_dedup.recipe import Recipe
 
 OWN_NUMBERS = 2
 
@@ -31,7 +31,7 @@ def numbers_of(recipe: Recipe, slots: int = 0) -> tuple[U32, U32]:
     slots  MinHash has so many at least. Of the fast sketch there are the recipe's: another number of them is another
            sketch. It has OWN_NUMBERS more numbers than slots: of bins, and of values in them
     """
-    if recipe.method not in BANDED:
+    if not recipe.banded:
         return permutations(recipe.seed, 0)
     if recipe.sketch == "fast":
         return permutations(recipe.seed, recipe.slots + OWN_NUMBERS)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-not-found, import-untyped, unused-ignore]
     import pyarrow as pa
 
+    from gpu_dedup import hamming
     from gpu_dedup.bands import Forecast
 
 EMPTY = 0xFFFFFFFF  # every slot of the sketch of a text without shingles
@@ -255,7 +256,7 @@ def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> 
 
     recipe, run = recipe or Recipe(), run or Run()
     _check(recipe, run)
-    if recipe.method != "minhash":
+    if not recipe.banded:
         raise RecipeError(f"method {recipe.method} makes no MinHash sketch; use method minhash")
     recipe = settle(recipe)
     source = column_source(texts, recipe.texts_from[0], {})
@@ -339,12 +340,13 @@ class Explanation:
 
     recipe    settled: bands, rows and the sieve's cut are there
     forecast  chance to find a pair, by its true similarity: a list of `bands.Forecast` (similarity, bands: the chance
-              to meet, sieve_loss, found); empty for method=exact
+              to meet, sieve_loss, found), for method=simhash of `hamming.Forecast` (similarity, bits: that differ on
+              average, found); empty for method=exact
     warnings  what is odd about the recipe, a line each
     """
 
     recipe: Recipe
-    forecast: list[Forecast]
+    forecast: list[Forecast] | list[hamming.Forecast]
     warnings: list[str]
     text: str
 
@@ -360,11 +362,15 @@ def explain(
     documents, mean_bytes  size of the corpus for the cost; without documents a million is an example
     Raises RecipeError where no bands reach the wanted recall.
     """
-    from gpu_dedup import bands, outlook
+    from gpu_dedup import bands, hamming, outlook
     from gpu_dedup.pipeline import settle
 
     settled = settle(recipe or Recipe())
     corpus = None if documents is None else outlook.Corpus.of(documents, mean_bytes)
     text = outlook.explain(settled, run or Run(), corpus)
-    near = settled.method != "exact"
-    return Explanation(settled, bands.forecast(settled) if near else [], bands.warnings(settled) if near else [], text)
+    forecast: list[Forecast] | list[hamming.Forecast] = []
+    if settled.banded:
+        forecast = bands.forecast(settled)
+    elif settled.printed:
+        forecast = hamming.forecast(settled.distance)
+    return Explanation(settled, forecast, bands.warnings(settled) if settled.banded else [], text)

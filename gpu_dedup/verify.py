@@ -183,15 +183,19 @@ class Verifier:
             else:
                 self._sweep_in_blocks(pairs, part, rule, state, progress)
 
-    def join(self, pairs: Pairs, m: int, progress: Progress) -> Forest:
+    def join(self, pairs: Pairs, m: int, progress: Progress, parent: I64 | None = None) -> Forest:
         """Matches that hold the clusters of all matches together, taken in the order of the candidates: a pair inside a
-        cluster is not looked at. They are a forest; its components are those of all matches."""
+        cluster is not looked at. They are a forest; its components are those of all matches.
+
+        parent  int64[m], changed: the union-find that earlier calls over other pairs left; None for the first
+        """
         self._check(pairs, m)
-        parent = np.arange(m, dtype=np.int64)
+        if parent is None:
+            parent = np.arange(m, dtype=np.int64)
         found: list[tuple[I64, I64, I64, I64]] = []
         if self._known:
             items, whole = self._similarities(pairs)
-            nodes = parent.copy()
+            nodes = np.arange(m, dtype=np.int64)
             taken, shared, union, counts = self._backend.join(
                 items, whole, pairs.hi, pairs.lo, self._ppm, self._limit, nodes, parent
             )
@@ -309,7 +313,7 @@ class Verifier:
             task_of[group] = tasks + np.unique(before // least, return_inverse=True)[1]
             tasks = int(task_of[group[-1]]) + 1
             ends.append(tasks)
-        self.counts.parts = len(groups)
+        self.counts.parts += len(groups)
 
         by_task: list[slice | I64]
         if tasks == 1:

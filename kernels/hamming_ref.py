@@ -45,7 +45,8 @@ def check_slice(members: I64, starts: I64, offsets: I64, first: int, last: int) 
 def popcounts(words: U64) -> I64:
     """int64[n]: bits set in each word."""
     bytes_of = np.ascontiguousarray(words, "<u8").view(np.uint8).reshape(-1, 8)
-    return _ONES[bytes_of].sum(axis=1, dtype=np.int64)
+    out: I64 = _ONES[bytes_of].sum(axis=1, dtype=np.int64)
+    return out
 
 
 def keys(values: U64, mask: int, start: int) -> U64:

@@ -383,6 +383,29 @@ class Lsh:
         return {(high, low) for high in bucket for low in bucket[: self.lowest] if low < high}
 
 
+@dataclass(frozen=True)
+class Prints:
+    """Which pairs of heads are near by SimHash: all of them, counted bit by bit. Used in place of an `Lsh`."""
+
+    distance: int
+    bands: int = 0
+    rows: int = 0
+
+    def signature(self, windows_: Iterable[tuple[Any, ...]]) -> int:
+        """Bit i is the sign of the sum over the set of shingles of +1 for a hash with bit i and -1 for one without."""
+        hashes = [shingle_hash(window) for window in set(windows_)]
+        return sum(1 << bit for bit in range(64) if sum(1 if h >> bit & 1 else -1 for h in hashes) > 0)
+
+    def candidates(self, prints: Sequence[int]) -> dict[tuple[int, int], int]:
+        """(higher rank, lower rank) -> bits that differ."""
+        return {
+            (high, low): (prints[high] ^ prints[low]).bit_count()
+            for high in range(len(prints))
+            for low in range(high)
+            if (prints[high] ^ prints[low]).bit_count() <= self.distance
+        }
+
+
 # ----------------------------------------------------------------------------------------- what one run should do
 
 
@@ -495,7 +518,7 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     return label
 
 
-def decide(docs: Sequence[Doc], rules: Rules, lsh: Lsh | None = None) -> Verdict:
+def decide(docs: Sequence[Doc], rules: Rules, lsh: Lsh | Prints | None = None) -> Verdict:
     """What a run does: with perfect recall (brute force over all pairs), or with the very candidates that `lsh`
     gives."""
     order = keeper_order(docs, rules.keep)
@@ -525,7 +548,8 @@ def decide(docs: Sequence[Doc], rules: Rules, lsh: Lsh | None = None) -> Verdict
         ranked = [doc for doc in heads if counted_of[doc.place]]
         met = None
         if lsh is not None:
-            met = lsh.candidates([lsh.signature(counted_of[doc.place]) for doc in ranked])
+            sketches: list[Any] = [lsh.signature(counted_of[doc.place]) for doc in ranked]
+            met = lsh.candidates(sketches)
         _near(ranked, texts, rules, verdict, met, lsh.bands * lsh.rows if lsh else 0)
 
     # Members of a class: the head's fate with the head's witness, or the head itself.

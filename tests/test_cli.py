@@ -153,11 +153,14 @@ def test_an_option_sets_its_field_and_no_other(
 
 
 def test_the_table_above_covers_all_options() -> None:
-    tested = {*GIVEN, *FILTER, "bands", "rows", "edit_max_chars", "stop_shingles", *cli.SWITCHES}
+    tested = {*GIVEN, *FILTER, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", *cli.SWITCHES}
     assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
 
 
 def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, _ = run_main(capsys, "run", "a", "-o", "b", "--method", "simhash", "--distance", "7", "--verify", "none")
+    assert code == 0
+    assert seen["recipe"] == Recipe(method="simhash", distance=7, verify="none")
     stops = tmp_path / "stop.txt"
     stops.write_bytes("\ufeffall rights reserved by us\r\n\n   \nécole\nécole\n".encode())
     code, out, _ = run_main(
@@ -194,7 +197,7 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         (["run", "x", "-o", "y", "--threshold", "nan"], "threshold"),
         (["run", "x", "-o", "y", "--bands", "2.5"], "bands '2.5' is not a whole number"),
         (["run", "x", "-o", "y", "--bands", "9"], "go together"),
-        (["run", "x", "-o", "y", "--method", "simhash"], "choose one of minhash, exact"),
+        (["run", "x", "-o", "y", "--method", "ngram"], "choose one of minhash, simhash, exact"),
         (["run", "x", "-o", "y", "--shingle", "5"], "token:5"),
         (["run", "x", "-o", "y", "--normalize", "nfc,nfkc"], "exclude each other"),
         (["run", "x", "-o", "y", "--normalize", ""], "normalize step"),
@@ -209,6 +212,14 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         # Options that would change nothing.
         (["run", "x", "-o", "y", "--method", "exact", "--threshold", "0.8"], "--threshold means nothing"),
         (["run", "x", "-o", "y", "--method", "exact", "--max-removed", "0.5"], "--max-removed means nothing"),
+        (["run", "x", "-o", "y", "--distance", "3"], "--distance means nothing with --method minhash"),
+        (["run", "x", "-o", "y", "--method", "simhash", "--distance", "9"], "distance 9 is outside 0 to 8"),
+        (["run", "x", "-o", "y", "--method", "simhash", "--distance", "-1"], "distance -1 is outside 0 to 8"),
+        (["run", "x", "-o", "y", "--method", "simhash", "--recall", "0.9"], "--recall means nothing"),
+        (["run", "x", "-o", "y", "--method", "simhash", "--verify", "signature"], "verify signature counts slots"),
+        (["run", "x", "-o", "y", "--method", "simhash", "--verify", "none", "--threshold", "0.9"], "distance alone"),
+        (["run", "x", "-o", "y", "--method", "simhash", "--verify", "none", "--audit", "9"], "--audit compares true"),
+        (["explain", "--texts", "a", "b", "--method", "exact"], "method exact has no similarity"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "13", "--recall", "0.9"], "--recall"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "15", "--num-perm", "128"], "135 slots"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "3", "--verify", "none", "--threshold", "1"], "--threshold"),
@@ -267,7 +278,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_every_option_without_meaning_is_refused(
     method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles"}:
+    for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles", "distance"}:
         given = [cli.SWITCHES[field]] if field in cli.SWITCHES else list({**GIVEN, **FILTER}[field][:2])
         flag = given[0]
         code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", method, *given)

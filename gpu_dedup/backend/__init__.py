@@ -546,6 +546,7 @@ def warm(
     html: bool = False,
     fast: bool = False,
     bloom: bool = False,
+    prints: bool = False,
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
@@ -555,6 +556,7 @@ def warm(
     html   also that of the normaliser's step html
     fast   also those of the fast similarity sketch
     bloom  also those of Bloom filters
+    prints also those of fingerprints
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -569,7 +571,8 @@ def warm(
             return
         backend.note = note
         warmed = backend.warmed
-    if (near, edit, audit, html, fast, bloom) in warmed:
+    wanted = (near, edit, audit, html, fast, bloom, prints)
+    if wanted in warmed:
         return
     from gpu_dedup.kernels import jit
 
@@ -578,14 +581,14 @@ def warm(
 
     def touch() -> RunError | None:
         try:
-            _touch(backend, near, edit, audit, html, fast, bloom)
+            _touch(backend, near, edit, audit, html, fast, bloom, prints)
         except RunError as error:  # a GPU's fault says nothing of the cache
             return error
         return None
 
     if failed := jit.guarded(touch):
         raise failed
-    warmed.add((near, edit, audit, html, fast, bloom))
+    warmed.add(wanted)
 
 
 def warm_csv(backend: Backend, note: Callable[[str], None]) -> None:
@@ -609,7 +612,9 @@ def warm_csv(backend: Backend, note: Callable[[str], None]) -> None:
     host.warmed_csv = True
 
 
-def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool, bloom: bool) -> None:
+def _touch(
+    backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool, bloom: bool, prints: bool
+) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import HTML, LOWER, NFKC, WHITESPACE
 
@@ -661,5 +666,11 @@ def _touch(backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fa
         backend.edit(*backend.decode(all_steps), high, low, 500_000)
     backend.components(len(tape), high, low)
     backend.tree(len(tape), high, low)
+    if prints:
+        words = backend.simhash(sets, set_offsets)
+        members, starts = backend.buckets(backend.hamming_keys(words, 1, 1), np.array([0, len(words)], np.int64))
+        offsets = backend.pair_offsets(starts, len(words) + 1, 1)
+        backend.near_pairs(words, members, starts, offsets, 0, len(members), np.ones(1, np.uint64), 64)
+        backend.hamming_distances(words, high, low)
     if audit:
         backend.audit(sets, set_offsets, backend.audit_index(sets, set_offsets), 500_000)

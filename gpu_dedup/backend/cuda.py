@@ -647,7 +647,9 @@ class CudaBackend:
             if any(copy is None for copy in copies) or PEAK * count > budget or count >= INDEX:
                 return self.host.near_pairs(values, members, starts, offsets, first, last, earlier, distance)
             masks = self._cupy.asarray(np.ascontiguousarray(earlier, np.uint64))
-            high, low = near_pairs(*copies, first, last, base, count, masks, distance)
+            high, low = near_pairs(
+                copies[0], copies[1], copies[2], copies[3], first, last, base, count, masks, distance
+            )
             return high.get(), low.get()
 
         return self._do(work)

@@ -3,6 +3,7 @@
 read -> normalise -> digest -> sketch                 survey   (first pass over the input)
 exact classes -> heads in keeper order                keep
 band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
+  or fingerprints -> Hamming join -> verify
 cluster -> outcome of every row                       outcome
 methods of one pass: digest or bands -> Bloom filter  stream   (inside the first pass; the three steps above fall away)
 audit, where asked for (sampled rows against all)     recount
@@ -23,16 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_dedup import bands, bloom
+from gpu_dedup import bands, bloom, hamming
 from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
+from gpu_dedup.hamming import Near
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, Ids, emit, wanted_ids
-from gpu_dedup.pipeline.near import Heads, common_shingles, find_and_decide, sketch_the_rest
+from gpu_dedup.pipeline.near import Heads, Road, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
@@ -41,7 +43,7 @@ from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Source, discover, guess_text_field
-from gpu_dedup.recipe import BANDED, PPM, STREAMED, Recipe
+from gpu_dedup.recipe import PPM, STREAMED, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
     GROUPS_LISTED,
@@ -67,12 +69,13 @@ if TYPE_CHECKING:
 UNPACKED = {"gz": 8, "zst": 50, "parquet": 8, "arrow": 2}
 FEW_ROWS = 400  # with more of them NumPy is not quick enough behind the first pass
 VERIFY_MEMORY = 256 << 20  # more does not make verification faster, only components larger than this slower
+SEARCH_MEMORY = 256 << 20  # the least that the search for near fingerprints may take
 GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 
 
 def settle(recipe: Recipe) -> Recipe:
     """The recipe with its integers solved: bands, rows, the sieve's cut. Raises RecipeError where there are none."""
-    if recipe.method in BANDED and recipe.bands is None:
+    if recipe.banded and recipe.bands is None:
         b, r = bands.solve(recipe.threshold_ppm, recipe.recall_ppm, recipe.num_perm)
         recipe = recipe.with_(bands=b, rows=r)
     if recipe.method in STREAMED:
@@ -270,10 +273,10 @@ def _search(
 ) -> _Searched:
     """First pass, decisions, guard and audit. The backend of the job may be another one afterwards."""
     recipe, run, progress = job.recipe, job.run, job.progress
-    near, edit, streamed = recipe.method in BANDED, recipe.verify == "edit", recipe.method in STREAMED
-    fast = recipe.sketch == "fast"
+    near, edit, streamed = recipe.sketched, recipe.verify == "edit", recipe.method in STREAMED
+    fast, prints, html = recipe.sketch == "fast", recipe.printed, "html" in recipe.steps
     with progress.stage("start"):
-        warm(job.backend, progress.note, near, edit, run.audit is not None, "html" in recipe.steps, fast, streamed)
+        warm(job.backend, progress.note, near, edit, run.audit is not None, html, fast, streamed, prints)
         if any(source.format in ("csv", "tsv") for source in sources):
             warm_csv(job.backend, progress.note)
         stream = Stream(recipe, run, open_filter(recipe, run, job.backend)) if streamed else None
@@ -286,7 +289,7 @@ def _search(
     if job.backend.name == "numpy" and run.backend is None and not few:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
-            warm(job.backend, progress.note, near, edit, html="html" in recipe.steps, fast=fast)
+            warm(job.backend, progress.note, near, edit, html="html" in recipe.steps, fast=fast, prints=prints)
         sketcher = replace(sketcher, backend=job.backend)
     found = _decide(job, survey, sketcher) if stream is None else _streamed(job, survey, stream)
     _guard(recipe, run, survey, found.outcome)
@@ -484,7 +487,7 @@ class _Found:
 
     outcome: Outcome
     decision: Decision | None
-    candidates: Candidates | None
+    candidates: Candidates | Near | None
     ranked: Heads | None  # the heads that decision is about
     without_text: I64
     short_texts: int
@@ -494,7 +497,7 @@ class _Found:
 def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
     """Exact classes, heads, collisions, verification: the outcome of every row."""
     recipe = job.recipe
-    near = recipe.method == "minhash"
+    near = recipe.near
     has_text = survey.status == ROW_TEXT
     empty = np.flatnonzero(has_text & (survey.length == 0))
     rows = np.flatnonzero(has_text & (survey.length > 0)) if near else np.flatnonzero(has_text)
@@ -527,11 +530,19 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
     ranked = Heads(heads[enough], sketch[enough])
 
     verify_memory = min(job.run.memory_bytes // 2, VERIFY_MEMORY)
-    decision, candidates = find_and_decide(
-        survey, sketcher, job.pool, job.run.batch_bytes, verify_memory, ranked, job.ragged, job.progress
+    road = Road(
+        survey,
+        sketcher,
+        job.pool,
+        job.run.batch_bytes,
+        verify_memory,
+        max(job.run.memory_bytes, SEARCH_MEMORY),
+        job.ragged,
+        job.progress,
     )
+    decision, candidates = find_and_decide(road, ranked)
     heavy: list[HeavyBucket] = []
-    for bucket in candidates.stats.heavy:
+    for bucket in candidates.stats.heavy if isinstance(candidates, Candidates) else ():
         members = ranked.rows[np.asarray(bucket.members, np.int64)]
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
@@ -646,9 +657,10 @@ def _report(
     for row, size, text in zip(groups.rows, groups.sizes, texts, strict=True):
         facts, local = survey.place(int(row))
         report.largest_groups.append(Group(facts.source.rel, local, getattr(text, "as_py", lambda: None)(), int(size)))
-    if recipe.method in BANDED:
-        report.forecast = [asdict(entry) for entry in bands.forecast(recipe)]
-        report.warnings += bands.warnings(recipe)
+    if recipe.sketched:
+        curve = bands.forecast(recipe) if recipe.banded else hamming.forecast(recipe.distance)
+        report.forecast = [asdict(entry) for entry in curve]
+        report.warnings += bands.warnings(recipe) if recipe.banded else []
         short = short_texts_warning(counts, recipe.as_dict())
         report.warnings += [short] if short else []
     if found.candidates is not None and found.decision is not None:
@@ -678,6 +690,18 @@ def _report(
 def _collisions(found: _Found) -> Collisions:
     assert found.candidates is not None
     assert found.ranked is not None
+    if isinstance(found.candidates, Near):
+        search = found.candidates.stats
+        return Collisions(
+            documents=len(found.ranked),
+            pairs=search.compared,
+            candidates=found.candidates.count,
+            buckets=search.buckets,
+            largest=search.largest,
+            histogram={str(2**j): count for j, count in enumerate(search.histogram) if count},
+            tables=search.tables,
+            equal=search.equal,
+        )
     stats = found.candidates.stats
     return Collisions(
         documents=len(found.ranked),

@@ -356,6 +356,7 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
         "similarity": similarity,
         "shared": shared,
         "union": union,
+        "distance": outcome.distance[rows],
         "reason": columns.named(REASONS, reason),
         "guarantee": columns.named(promises, promised),
         "witness_kept": columns.flags(keep[np.maximum(witness, 0)], witness < 0),

@@ -27,6 +27,7 @@ class Outcome:
     witness  int64[n] the kept row that stands for a row with a reason exact, near or exact+near
     shared, union int64[n]  whole numbers behind the similarity with the witness; -1 where it is not known by counting
     linked, linked_shared, linked_union int64[n]  cluster=connected: the neighbour that linked the row
+    distance int64[n] bits between the fingerprints of a near copy and its witness; -1 where nobody asked
     """
 
     reason: U8
@@ -36,12 +37,18 @@ class Outcome:
     linked: I64
     linked_shared: I64
     linked_union: I64
+    distance: I64
     stats: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls, n: int) -> Outcome:
-        none = [np.full(n, -1, np.int64) for _ in range(6)]
-        return cls(np.zeros(n, np.uint8), none[0], none[1], none[2], none[3], none[4], none[5])
+        none = [np.full(n, -1, np.int64) for _ in range(7)]
+        return cls(np.zeros(n, np.uint8), none[0], none[1], none[2], none[3], none[4], none[5], none[6])
+
+    @property
+    def numbers(self) -> tuple[I64, ...]:
+        """The columns that say something of a match."""
+        return self.shared, self.union, self.linked, self.linked_shared, self.linked_union, self.distance
 
     @property
     def near(self) -> int:
@@ -79,6 +86,7 @@ def assemble(
         out.witness[here] = ranked[decision.witness[gone]]
         out.shared[here] = decision.shared[gone]
         out.union[here] = decision.union[gone]
+        out.distance[here] = decision.distance[gone]
         tied = gone[decision.linked[gone] >= 0]
         out.linked[ranked[tied]] = ranked[decision.linked[tied]]
         out.linked_shared[ranked[tied]] = decision.linked_shared[tied]
@@ -94,11 +102,12 @@ def assemble(
         out.witness[member] = np.where(head_goes, out.witness[its_head], its_head)
         out.shared[member] = np.where(head_goes, out.shared[its_head], -1)
         out.union[member] = np.where(head_goes, out.union[its_head], -1)
-        if recipe.cluster == "connected" and recipe.method != "exact":
+        out.distance[member] = np.where(head_goes, out.distance[its_head], -1)
+        if recipe.cluster == "connected" and recipe.near:
             out.linked[member] = its_head
     if recipe.on_no_text == "drop":  # a text without units goes as such, also where it has exact copies
         out.reason[without_text] = NO_TEXT
-        for column in (out.witness, out.shared, out.union, out.linked, out.linked_shared, out.linked_union):
+        for column in (out.witness, *out.numbers):
             column[without_text] = -1
     return out
 
@@ -110,7 +119,7 @@ def _all_copies_go(out: Outcome, member: I64, its_head: I64) -> None:
     heads, first = np.unique(its_head, return_index=True)
     out.reason[heads] = EXACT
     out.witness[heads] = member[first]
-    for column in (out.shared, out.union, out.linked, out.linked_shared, out.linked_union):
+    for column in out.numbers:
         column[member] = -1
         column[heads] = -1
 

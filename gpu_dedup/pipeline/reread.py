@@ -96,10 +96,10 @@ def normal_texts(survey: Survey, sketcher: Sketcher, look: Look) -> Tape:
 
 
 def sketch_rows(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int, wanted: I64) -> Iterator[Any]:
-    """(rows, signatures, keys, units, kept) of rows that the first pass passed over, batch by batch."""
+    """(rows, Sketched) of rows that the first pass passed over, batch by batch."""
 
     def work(look: Look) -> Any:
-        return look.wanted, *sketcher.sketch(normal_texts(survey, sketcher, look), look.select)
+        return look.wanted, sketcher.sketch(normal_texts(survey, sketcher, look), look.select)
 
     return reread(survey, sketcher, pool, batch_bytes, wanted, work)
 

@@ -75,7 +75,7 @@ class Part:
 
     status, digest, length, chars   as in Survey, for n rows
     select      int64[s], rows that were sketched, ascending
-    signatures  [s, slots]; units, kept int64[s]. All None for methods without sketches
+    signatures  [s, slots], prints [s]; units, kept int64[s]. None for methods without sketches of that kind
     refs        int64[c, 5], the chunks that the rows came in
     values      the keeper's field of each row, or None
     errors      (row in the part, row in the file, reason) of bad rows
@@ -87,6 +87,7 @@ class Part:
     chars: Any
     select: Any
     signatures: Any
+    prints: Any
     units: Any
     kept: Any
     refs: Any
@@ -102,7 +103,7 @@ class Part:
         return cls(**arrays, values=values, errors=[tuple(error) for error in part.facts["errors"]])
 
 
-ARRAYS = ("status", "digest", "length", "chars", "select", "signatures", "units", "kept", "refs")
+ARRAYS = ("status", "digest", "length", "chars", "select", "signatures", "prints", "units", "kept", "refs")
 
 
 class Resume:
@@ -281,9 +282,10 @@ class Saver:
             "length": [batch.length for batch in batches],
             "chars": [batch.chars for batch in batches],
             "select": [batch.select + start for batch, start in zip(batches, starts, strict=True)],
-            "signatures": [batch.signatures for batch in batches],
-            "units": [batch.units for batch in batches],
-            "kept": [batch.kept for batch in batches],
+            **{
+                name: [None if batch.sketched is None else getattr(batch.sketched, name) for batch in batches]
+                for name in ("signatures", "prints", "units", "kept")
+            },
             "refs": [np.array(batch.refs, np.int64).reshape(-1, len(ChunkRef._fields)) for batch in batches],
         }
         arrays = {

@@ -26,7 +26,7 @@ from gpu_dedup.distribute import Channel, Job
 from gpu_dedup.errors import InputError, InternalError, OutputError, UserError, disk_error, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey, Surveyor, where_in
+from gpu_dedup.pipeline.survey import FileFacts, Sketcher, SketchTables, Survey, Surveyor, where_in
 from gpu_dedup.read import Source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.spool import Budget, Table, read_blocks
@@ -187,7 +187,8 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     """Survey the files of a shard and leave the result in its folder."""
     recipe = task.recipe
     backend = task.place.open()
-    warm(backend, channel.note, recipe.method == "minhash", html="html" in recipe.steps, fast=recipe.sketch == "fast")
+    html, fast = "html" in recipe.steps, recipe.sketch == "fast"
+    warm(backend, channel.note, recipe.near, html=html, fast=fast, prints=recipe.printed)
     if any(source.format in ("csv", "tsv") for source in task.sources):
         warm_csv(backend, channel.note)
     nothing = Budget(0)  # all of it goes to disk
@@ -216,7 +217,7 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
             made.append(array)
             made.finish()
             arrays[name] = made.path
-    for name, made in _tables(survey):
+    for name, made in survey.sketches.named() if survey.sketches is not None else []:
         made.finish()
         arrays[name] = made.path
     nothing_of = np.zeros(0, np.uint8)  # the status is in the arrays
@@ -225,12 +226,6 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     met = [] if survey.values is None else survey.values.met
     files = [(one.first, one.rows) for one in survey.files]
     return _Answer(None, files, met, len(survey.status), len(survey.units), survey.text_bytes, arrays, rest)
-
-
-def _tables(survey: Survey) -> list[tuple[str, Table]]:
-    """The sketch tables by name."""
-    named = [] if survey.signatures is None else [("signatures", survey.signatures)]
-    return [*named, *((f"keys {band}", made) for band, made in enumerate(survey.keys))]
 
 
 class _Hashed:
@@ -287,16 +282,14 @@ def _join(
     recipe: Recipe,
     table: Callable[[Any, int | None], Table],
 ) -> Survey:
-    near = recipe.method == "minhash"
-    signatures = table(np.uint32, recipe.slots) if near else None
-    keys = [table(np.uint64, None) for _ in range(recipe.bands or 0)] if near else []
+    sketches = SketchTables(recipe, table) if recipe.near else None
     columns: dict[str, Any] = {"chars": None}
     for name, (dtype, width, of_sketches) in ARRAYS.items():
         if any(answer.arrays is not None and name in answer.arrays for answer in answers):
             columns[name] = _array(answers, name, dtype, width, of_sketches)
     values = KeeperColumn(recipe.keep) if recipe.keep_field else None
     survey = Survey(
-        files=[], values=values, signatures=signatures, keys=keys,
+        files=[], values=values, sketches=sketches,
         blank=int(np.count_nonzero(columns["status"] == ROW_BLANK)),
         text_bytes=sum(answer.text_bytes for answer in answers), **columns,
     )  # fmt: skip
@@ -313,11 +306,13 @@ def _join(
             values.extend(column)
         mine = survey.sketch[row : row + answer.rows]
         mine[mine >= 0] += sketch
-        for name, made in _tables(survey):
+        for name, made in sketches.named() if sketches is not None else []:
             for block in _blocks(answer, name, made.dtype, made.width, answer.sketches):
                 made.append(block)
         row += answer.rows
         sketch += answer.sketches
+        if sketches is not None:
+            sketches.rows = sketch
     return survey
 
 

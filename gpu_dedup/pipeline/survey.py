@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.backend import Backend, Sketches
+from gpu_dedup.backend import SET, Backend, Sketches
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
@@ -23,12 +23,70 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.pipeline.stream import Stream
 from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
-from gpu_dedup.recipe import BANDED, STREAMED, Recipe
+from gpu_dedup.recipe import STREAMED, Recipe
 from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
 from gpu_dedup.spool import Table
 
 SEEN_BITS = 22  # 32 MiB of recently seen digests: enough to skip most sketches of exact copies
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """Sketches of m texts, of the kinds that the recipe's method has.
+
+    signatures  uint32[m, k] | None: MinHash; k may be more than the recipe's slots
+    keys        uint64[m, bands] | None: its band keys
+    prints      uint64[m] | None: SimHash; 0, which means nothing, where `kept` is 0
+    units       int64[m] units of the text
+    kept        int64[m] shingles that count
+    """
+
+    signatures: U32 | None
+    keys: U64 | None
+    prints: U64 | None
+    units: I64
+    kept: I64
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+
+class SketchTables:
+    """Tables of sketches, one for each kind that the recipe's method has; they grow by `append` until `finish`.
+
+    signatures  of MinHash; keys: one table for each band
+    prints      of SimHash
+    """
+
+    def __init__(self, recipe: Recipe, table: Callable[[Any, int | None], Table]) -> None:
+        self.signatures = table(np.uint32, recipe.slots) if recipe.banded else None
+        self.keys = [table(np.uint64, None) for _ in range(recipe.bands or 0)] if recipe.banded else []
+        self.prints = table(np.uint64, None) if recipe.printed else None
+        self.rows = 0
+
+    def append(self, made: Sketched) -> None:
+        self.rows += len(made)
+        if self.signatures is not None:
+            assert made.signatures is not None
+            assert made.keys is not None
+            # a sketch may have more slots than the recipe asks for
+            self.signatures.append(np.ascontiguousarray(made.signatures[:, : self.signatures.width]))
+            for band, table in enumerate(self.keys):
+                table.append(np.ascontiguousarray(made.keys[:, band]))
+        if self.prints is not None:
+            assert made.prints is not None
+            self.prints.append(made.prints)
+
+    def finish(self) -> None:
+        for _, table in self.named():
+            table.finish()
+
+    def named(self) -> list[tuple[str, Table]]:
+        """The tables by name."""
+        out = [("signatures", self.signatures), ("prints", self.prints)]
+        found = [(name, table) for name, table in out if table is not None]
+        return [*found, *((f"keys {band}", table) for band, table in enumerate(self.keys))]
 
 
 @dataclass(frozen=True)
@@ -60,7 +118,7 @@ class Sketcher:
 
     @property
     def fast(self) -> bool:
-        return self.recipe.method in BANDED and self.recipe.sketch == "fast"
+        return self.recipe.banded and self.recipe.sketch == "fast"
 
     def normalise(self, tape: Tape) -> Tape:
         return self.backend.normalise(tape, self.steps)
@@ -71,17 +129,25 @@ class Sketcher:
         sketch = self.backend.fast_sketch if self.fast else self.backend.sketch
         return sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
 
-    def sketch(self, tape: Tape, select: I64) -> tuple[U32, U64, I64, I64]:
-        """Signatures, band keys, units and shingles that count, of the normalised texts tape[select].
+    def sketch(self, tape: Tape, select: I64) -> Sketched:
+        """Sketches of the normalised texts tape[select].
 
         Shingles are counted with their repeats, or, where --min-shingles asks how many there are, without.
         """
-        made = self.make(tape, select)
-        keys = self.keys(made.signatures)
-        kept = made.kept
+        recipe, spec = self.recipe, self.recipe.spec
+        signatures = keys = prints = None
+        units = kept = np.zeros(0, np.int64)
+        if recipe.printed:
+            none = np.zeros(0, np.uint32)
+            printed = self.backend.fingerprints(tape, select, spec.unit_code, spec.n, self.stop, SET, none, 0)
+            prints, units, kept = printed.values, printed.units, printed.kept
+        if recipe.banded:
+            made = self.make(tape, select)
+            signatures, units, kept = made.signatures, made.units, made.kept
+            keys = self.keys(signatures)
         if self.recipe.min_shingles > 1:  # a text of one shingle a hundred times over has one
             kept = np.diff(self.shingle_sets(tape, select)[1])
-        return made.signatures, keys, made.units, kept
+        return Sketched(signatures, keys, prints, units, kept)
 
     def own_slots(self, signatures: U32) -> U32:
         """The slots that the recipe asks for, of sketches that may have more."""
@@ -145,7 +211,7 @@ class Survey:
     chars    int64[n] or None     code points of the raw text, where the keeper asks
     values   KeeperColumn | None  the keeper's field
     sketch   int64[n]             row in the sketch tables, -1 where this row was not sketched
-    signatures, keys              the sketch tables: uint32[s, k], and one uint64[s] for each band; still open
+    sketches                      the sketch tables, of s rows; still open. None for methods without
     units, kept int64[s]          units of the text, shingles that count
     verdict  uint8[n] or None     bits of pipeline/stream.py, of methods that decide as rows pass by; digest, length and
                                   sketch are empty then
@@ -158,8 +224,7 @@ class Survey:
     chars: I64 | None
     values: KeeperColumn | None
     sketch: I64
-    signatures: Table | None
-    keys: list[Table]
+    sketches: SketchTables | None
     units: I64
     kept: I64
     blank: int
@@ -201,10 +266,7 @@ class _Batch:
     values: list[Any] | None
     errors: Sequence[tuple[int, str]]
     select: I64
-    signatures: U32 | None
-    keys: U64 | None
-    units: I64 | None
-    kept: I64 | None
+    sketched: Sketched | None
     saved: bool = False  # it came out of a part
 
 
@@ -269,9 +331,7 @@ class Surveyor:
     def survey(self, sources: Sequence[Source], advance: Callable[[int], None]) -> Survey:
         """Read all sources. Raises InputError for the first bad row or file in input order, unless it is skipped."""
         recipe = self.recipe
-        near = recipe.method == "minhash"
-        signatures = self.table(np.uint32, recipe.slots) if near else None
-        keys = [self.table(np.uint64, None) for _ in range(recipe.bands or 0)] if near else []
+        sketches = SketchTables(recipe, self.table) if recipe.near else None
         units: list[I64] = []
         kept: list[I64] = []
         values, done = self.values, self.files
@@ -282,7 +342,7 @@ class Surveyor:
         verdict: list[U8] = []
         current: list[_Batch] = []
         current_sketch: list[I64] = []
-        sketched = rows = text_bytes = 0
+        rows = text_bytes = 0
 
         with contextlib.ExitStack() as stack:
             if self.saver is not None:
@@ -343,17 +403,13 @@ class Surveyor:
                         advance(item.nbytes)
                         continue
                     index = np.full(len(item.status), -1, np.int64)
-                    if signatures is not None and item.signatures is not None and item.keys is not None:
-                        index[item.select] = sketched + np.arange(len(item.select))
-                        sketched += len(item.select)
-                        signatures.append(self.sketcher.own_slots(item.signatures))
-                        for band, table in enumerate(keys):
-                            table.append(np.ascontiguousarray(item.keys[:, band]))
-                        assert item.units is not None
-                        assert item.kept is not None
-                        units.append(item.units)
-                        kept.append(item.kept)
-                    current.append(_without_sketch(item))
+                    if sketches is not None and item.sketched is not None:
+                        index[item.select] = sketches.rows + np.arange(len(item.select))
+                        sketches.append(item.sketched)
+                        units.append(item.sketched.units)
+                        kept.append(item.sketched.kept)
+                    # the sketches are in the tables by now
+                    current.append(replace(item, sketched=None, errors=()))
                     current_sketch.append(index)
                     advance(item.nbytes)
             if self.saver is not None:
@@ -369,8 +425,7 @@ class Surveyor:
             chars=_concat([b.chars for b in batches if b.chars is not None], np.int64) if self._needs_chars else None,
             values=values,
             sketch=_concat([s for per_file in sketch_rows for s in per_file], np.int64),
-            signatures=signatures,
-            keys=keys,
+            sketches=sketches,
             units=_concat(units, np.int64),
             kept=_concat(kept, np.int64),
             blank=int(np.count_nonzero(status == ROW_BLANK)),
@@ -381,8 +436,10 @@ class Surveyor:
     def _take(self, stream: Stream, batch: _Batch) -> U8:
         """Verdicts of a batch; rows are named by their place in the file."""
         source, first = batch.facts.source, batch.first_row
+        made = batch.sketched
+        keys, units, kept = (made.keys, made.units, made.kept) if made is not None else (None, None, None)
         return stream.take(
-            batch.status, batch.length, batch.digest, batch.select, batch.keys, batch.units, batch.kept,
+            batch.status, batch.length, batch.digest, batch.select, keys, units, kept,
             lambda row: source.where(first + row),
         )  # fmt: skip
 
@@ -478,17 +535,22 @@ class Surveyor:
         part, stretch = self.resume.load(rows.part), rows.stretch
         begin = stretch.at + first - stretch.first
         here = slice(begin, begin + count)
-        low, high = np.searchsorted(part.select, [begin, begin + count]) if part.signatures is not None else (0, 0)
+        low, high = np.searchsorted(part.select, [begin, begin + count]) if part.units is not None else (0, 0)
         sketches = slice(low, high)
-        select = part.select[sketches] - begin if part.signatures is not None else np.zeros(0, np.int64)
+        select = part.select[sketches] - begin if part.units is not None else np.zeros(0, np.int64)
         digest = part.digest[here]
         assert self.seen is not None
         self.seen.first_time(digest[select])
-        signatures = keys = units = kept = None
-        if part.signatures is not None:
-            signatures = part.signatures[sketches]
-            keys = self.sketcher.keys(signatures)
-            units, kept = part.units[sketches], part.kept[sketches]
+        sketched = None
+        if part.units is not None:
+            signatures = None if part.signatures is None else part.signatures[sketches]
+            sketched = Sketched(
+                signatures,
+                None if signatures is None else self.sketcher.keys(signatures),
+                None if part.prints is None else part.prints[sketches],
+                part.units[sketches],
+                part.kept[sketches],
+            )
         whole = count == stretch.rows
         refs = part.refs[stretch.chunk : stretch.chunk + stretch.chunks]
         return _Batch(
@@ -497,7 +559,7 @@ class Surveyor:
             part.chars[here] if self._needs_chars else None,
             part.values[here] if self.recipe.keep_field and part.values is not None else None,
             [(row, reason) for at, row, reason in part.errors if begin <= at < begin + count],
-            select, signatures, keys, units, kept, saved=True,
+            select, sketched, saved=True,
         )  # fmt: skip
 
     def _work(self, item: _Work | _Saved | _Failure | _End) -> _Batch | _Failure | _End:
@@ -522,16 +584,16 @@ class Surveyor:
         digest = backend.digest(normal) if recipe.method != "lshbloom" else np.zeros((0, 2), np.uint64)
         chars = backend.code_points(rows.tape) if self._needs_chars or self.saver is not None else None
         select = np.zeros(0, np.int64)
-        signatures = keys = units = kept = None
-        if recipe.method in BANDED:
+        sketched = None
+        if recipe.sketched:
             select = np.flatnonzero((rows.status == ROW_TEXT) & (length > 0))
             if self.seen is not None:
                 select = select[self.seen.first_time(digest[select])]
-            signatures, keys, units, kept = self.sketcher.sketch(normal, select)
+            sketched = self.sketcher.sketch(normal, select)
         values = chunk.keeper_values(rows.fields[extra[0]]) if extra else None
         return _Batch(
             item.facts, chunk.first_row, [chunk.ref], chunk.nbytes, rows.tape.nbytes, rows.status, digest, length,
-            chars, values, rows.errors, select, signatures, keys, units, kept,
+            chars, values, rows.errors, select, sketched,
         )  # fmt: skip
 
     def _keep_values(self, values: KeeperColumn, batches: list[_Batch], files: list[FileFacts]) -> None:
@@ -556,14 +618,9 @@ class Surveyor:
             raise InternalError(f"{batch.facts.source.path}: rows were passed over in the first pass")
 
 
-def _without_sketch(batch: _Batch) -> _Batch:
-    """The batch without its sketches, which are in the tables by now."""
-    return replace(batch, signatures=None, keys=None, units=None, kept=None, errors=())
-
-
 def _stripped(batch: _Batch) -> _Batch:
     """What is kept of a batch whose rows have their verdicts."""
-    return replace(_without_sketch(batch), digest=batch.digest[:0].copy(), length=batch.length[:0].copy())
+    return replace(batch, sketched=None, errors=(), digest=batch.digest[:0].copy(), length=batch.length[:0].copy())
 
 
 def _concat(parts: Sequence[Any], dtype: Any, width: int | None = None) -> Any:
