@@ -149,6 +149,10 @@ def by_length(quick: bool) -> list[dict[str, Any]]:
         offsets = np.arange(0, total + 1, length, dtype=np.int64)
         words = [f"w{i}" for i in rng.integers(0, 10**6, length + 4)]
         tape = Tape.of([" ".join(words[i:] + words[:i]) for i in range(total // length)])
+        for slots in (119, 260):
+            head, numbers = offsets[: 2 + 2000 // length], permutations(0, slots + 2)
+            want, got = (kernel.fastsketch(hashes, head, *numbers) for kernel in (fastsketch_ref, fastsketch_cpu))
+            np.testing.assert_array_equal(want, got)
         text = (tape.blob, tape.offsets, np.arange(len(tape), dtype=np.int64), 0, 5, NONE)
         for slots in (119, 128, 260):
             row: dict[str, Any] = {"shingles": length, "slots": slots}
