@@ -166,19 +166,27 @@ def _whole(name: str) -> Callable[[str], int]:
     return convert
 
 
-def _lines(path: str) -> tuple[str, ...]:
-    """Stop shingles: one text a line, blank lines passed over."""
+def _texts(option: str, what: str, path: str) -> tuple[str, ...]:
+    """A file of texts, one a line, blank lines passed over. `what`: they are called by."""
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:
             texts = [line.rstrip("\r\n") for line in file]
     except OSError as error:
-        raise RecipeError(f"stop-shingles {path}: {error.strerror}; give a text file with one shingle a line") from None
+        raise RecipeError(f"{option} {path}: {error.strerror}; give a text file with one {what} a line") from None
     except UnicodeDecodeError as error:
-        raise RecipeError(f"stop-shingles {path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+        raise RecipeError(f"{option} {path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     found = tuple(dict.fromkeys(text for text in texts if text.strip()))
     if not found:
-        raise RecipeError(f"stop-shingles {path}: no shingle in it; give one text of n units a line")
+        raise RecipeError(f"{option} {path}: no {what} in it; give one a line")
     return found
+
+
+def _stops(path: str) -> tuple[str, ...]:
+    return _texts("stop-shingles", "shingle", path)
+
+
+def _ends(path: str) -> tuple[str, ...]:
+    return _texts("strip", "string", path)
 
 
 def _count(field: str, flag: str, metavar: str, text: str, default: str | None = None) -> Option:
@@ -225,7 +233,15 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "exact",
         ),
         _count("min_shingles", "--min-shingles", "N", "Texts with fewer shingles only meet exact copies.", "0"),
-        Option("stop_shingles", "--stop-shingles", _lines, "FILE", "Shingles that do not count, one text a line."),
+        Option(
+            "strip",
+            "--strip",
+            _ends,
+            "FILE",
+            "Strings, one a line, that do not count where a text begins or ends with them: site names, templates.",
+        ),
+        _count("max_chars", "--max-chars", "N", "Only the first N characters count, cut at the end of a sentence."),
+        Option("stop_shingles", "--stop-shingles", _stops, "FILE", "Shingles that do not count, one text a line."),
         Option(
             "on_no_text",
             "--on-no-text",

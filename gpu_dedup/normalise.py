@@ -15,15 +15,24 @@ Steps run in this order, in whatever order they are named; Unicode is of one fix
 | `nospace`     | white space is removed                                                                        |
 
 `nfc` and `nfkc` exclude each other, and so do `whitespace` and `nospace`. Kernels know steps as a set of bits.
+
+Then, of the text that the steps have left: the recipe's `strip` strings, which pass the same steps, go from its ends,
+and `max_chars` cuts what is longer at the end of a sentence (kernels/trim_ref.py says where exactly). So a template's
+name at the end of a long text is gone before the cut, and `punctuation` leaves only blanks to cut at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from gpu_dedup.backend import Backend
+from gpu_dedup.batch import Tape
 from gpu_dedup.errors import RecipeError
 from gpu_dedup.kernels.normalise_ref import ACCENTS, DIGITS, HTML, LOWER, NFC, NFKC, NOSPACE, PUNCTUATION, WHITESPACE
-from gpu_dedup.recipe import NORMALIZE_STEPS
+from gpu_dedup.recipe import NORMALIZE_STEPS, Recipe
 
 BITS = {
     "html": HTML,
@@ -54,3 +63,46 @@ def step_bits(steps: Sequence[str]) -> int:
         if bits & BITS[one] and bits & BITS[other]:
             raise RecipeError(f"normalize steps {one} and {other} exclude each other; drop one")
     return bits
+
+
+_SHOWN = 60  # characters of a refused string that its message quotes
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """All that a recipe does to a text before it is compared.
+
+    steps  set of bits
+    words  strings to strip, normalised
+    blank  whether blanks at a stripped end go too
+    most   code points that count; 0: all
+    """
+
+    steps: int
+    words: Tape
+    blank: bool
+    most: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, backend: Backend) -> Normaliser:
+        """Raises RecipeError for a string to strip of which the steps leave nothing."""
+        steps = step_bits(recipe.steps)
+        words = Tape.of([])
+        if recipe.strip:
+            words = backend.normalise(Tape.of(recipe.strip), steps)
+            empty = np.flatnonzero(np.diff(words.offsets) == 0)
+            if len(empty):
+                text = recipe.strip[empty[0]]
+                quoted = ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+                raise RecipeError(
+                    f"strip string {empty[0] + 1}, {quoted}: nothing is left of it after "
+                    f"--normalize {','.join(recipe.steps) or 'none'}; drop it"
+                )
+        return cls(steps, words, "whitespace" in recipe.steps, recipe.max_chars or 0)
+
+    def __call__(self, tape: Tape, backend: Backend) -> Tape:
+        """The texts as they are compared."""
+        normal = backend.normalise(tape, self.steps)
+        if len(self.words) or self.most:
+            return backend.trim(normal, self.words, self.blank, self.most)
+        return normal

@@ -22,7 +22,10 @@ from gpu_dedup.report import describe, share_text
 from gpu_dedup.run import Run
 
 # Fields that a comparison of two texts depends on.
-COMPARED = ("method", "distance", "normalize", "shingle", "threshold_ppm", "recall_ppm", "num_perm", "bands", "rows")
+COMPARED = (
+    "method", "distance", "normalize", "strip", "max_chars", "shingle", "threshold_ppm", "recall_ppm", "num_perm", "bands",
+    "rows",
+)  # fmt: skip
 SHINGLES = (
     "token:1", "token:2", "token:3", "token:5", "char:4", "char:5", "char:8", "char:12", "char:24", "code:5",
 )  # fmt: skip
@@ -184,7 +187,7 @@ def _value(name: str, value: Any) -> str:
     if name.endswith("_ppm"):
         return share_text(value)
     if isinstance(value, list):
-        return f"({len(value)} texts)" if name == "stop_shingles" else ",".join(value) or "none"
+        return f"({len(value)} texts)" if name in ("stop_shingles", "strip") else ",".join(value) or "none"
     return str(value)
 
 
@@ -478,10 +481,10 @@ def similarity(one: str, other: str, recipe: Recipe, shingles: Sequence[str]) ->
     import numpy as np
 
     from gpu_dedup.backend import host_backend
-    from gpu_dedup.normalise import step_bits
+    from gpu_dedup.normalise import Normaliser
 
     backend = host_backend("numpy")
-    tape = backend.normalise(Tape.of([one, other]), step_bits(recipe.steps))
+    tape = Normaliser.of(recipe, backend)(Tape.of([one, other]), backend)
     select = np.arange(2, dtype=np.int64)
     out = []
     for name in shingles:
@@ -500,12 +503,12 @@ def edit_similarity(one: str, other: str, recipe: Recipe) -> tuple[int, int] | N
     import numpy as np
 
     from gpu_dedup.backend import host_backend
-    from gpu_dedup.normalise import step_bits
+    from gpu_dedup.normalise import Normaliser
 
     if max(len(one), len(other)) > EDIT_LIMIT:
         return None
     backend = host_backend("numpy")
-    points, offsets = backend.decode(backend.normalise(Tape.of([one, other]), step_bits(recipe.steps)))
+    points, offsets = backend.decode(Normaliser.of(recipe, backend)(Tape.of([one, other]), backend))
     kernel = backend.kernels["edit"]
     same, longest = kernel.edit(points, offsets, np.array([0], np.int64), np.array([1], np.int64), 1)
     return (max(0, int(same[0])), int(longest[0])) if int(longest[0]) else None

@@ -116,6 +116,8 @@ class Recipe:
     normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for near copies, nothing for exact ones
     shingle: str = "token:5"
     min_shingles: int = 0
+    strip: tuple[str, ...] = ()  # strings that do not count where a text begins or ends with them
+    max_chars: int | None = None  # code points of the normalised text that count
     stop_shingles: tuple[str, ...] = ()
     on_no_text: str = "keep"
     on_bad_row: str = "error"
@@ -206,9 +208,9 @@ class Recipe:
             raise RecipeError(f"limit {self.limit} is outside 0 to 2**62")
         for name, least in (
             ("min_shingles", 0), ("bucket_cap", 2), ("cap_lowest", 1), ("cap_splits", 0), ("cap_slots", 1),
-            ("edit_max_chars", 1),
+            ("edit_max_chars", 1), ("max_chars", 1),
         ):  # fmt: skip
-            if not least <= getattr(self, name) <= LARGEST:
+            if getattr(self, name) is not None and not least <= getattr(self, name) <= LARGEST:
                 option = name.replace("_", "-")
                 raise RecipeError(f"{option} {getattr(self, name)} is outside {least} to {LARGEST}")
         if not 0 <= self.distance <= MAX_DISTANCE:
@@ -266,6 +268,11 @@ class Recipe:
         if chosen is None:
             chosen = ("nfkc", "lower", "whitespace") if self.method not in ("exact", "bloom") else ()
         return tuple(step for step in NORMALIZE_STEPS if step in chosen)
+
+    @property
+    def trims(self) -> bool:
+        """Whether anything is taken from the ends of normalised texts."""
+        return bool(self.strip) or self.max_chars is not None
 
     @property
     def texts_from(self) -> tuple[str, ...]:

@@ -610,11 +610,23 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
     if "html" in recipe.steps:
         yield "(as the step html leaves them: without tags, references decoded)"
         one, other = (plain(text) for text in (one, other))
+    if recipe.trims:
+        yield f"(whole texts; compared: {_trimming(recipe)})"
     if not full and {"whitespace", "nospace"} & set(recipe.steps):
         one, other = reflow(one), reflow(other)
     yield from side_by_side(tidy(spans(one, other, _keys(one, other, recipe))), width, style, full, most)
     if len(left.text) > _LONGEST or len(right.text) > _LONGEST:
         yield f"(only the first {_LONGEST:,} characters)"
+
+
+def _trimming(recipe: Recipe) -> str:
+    """What is compared of the texts, in words."""
+    parts = []
+    if recipe.strip:
+        parts.append(f"without the {len(recipe.strip):,} strings of --strip at their ends")
+    if recipe.max_chars is not None:
+        parts.append(f"the first {recipe.max_chars:,} characters, up to the end of a sentence")
+    return ", ".join(parts)
 
 
 def _name(removal: Removal, prefix: str) -> str:
@@ -654,7 +666,8 @@ def _doubts(removal: Removal, left: str, right: str, recipe: Recipe) -> Iterator
 
 def _whole(left: str, right: str, recipe: Recipe) -> tuple[bytes, bytes]:
     from gpu_dedup.backend import host_backend
-    from gpu_dedup.normalise import step_bits
+    from gpu_dedup.normalise import Normaliser
 
-    tape = host_backend("numpy").normalise(Tape.of([left, right]), step_bits(recipe.steps))
+    backend = host_backend("numpy")
+    tape = Normaliser.of(recipe, backend)(Tape.of([left, right]), backend)
     return tape[0], tape[1]

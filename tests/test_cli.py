@@ -71,6 +71,7 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "text_field": ("--text-field", "title, body.text", ("title", "body.text")),
     "id_field": ("--id-field", "url", "url"),
     "normalize": ("--normalize", "whitespace,nfc", ("whitespace", "nfc")),
+    "max_chars": ("--max-chars", "5000", 5000),
     "shingle": ("--shingle", "char:24", "char:24"),
     "min_shingles": ("--min-shingles", "9", 9),
     "on_no_text": ("--on-no-text", "drop", "drop"),
@@ -153,7 +154,7 @@ def test_an_option_sets_its_field_and_no_other(
 
 
 def test_the_table_above_covers_all_options() -> None:
-    tested = {*GIVEN, *FILTER, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", *cli.SWITCHES}
+    tested = {*GIVEN, *FILTER, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", "strip", *cli.SWITCHES}
     assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
 
 
@@ -166,14 +167,14 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
     code, out, _ = run_main(
         capsys, "run", "a", "b*", "--dry-run", "--overwrite", "--quiet", "--bands", "9", "--rows", "13",
         "--num-perm", "117", "--verify", "edit", "--edit-max-chars", "77", "--normalize", "none",
-        "--stop-shingles", str(stops),
+        "--stop-shingles", str(stops), "--strip", str(stops),
     )  # fmt: skip
     assert (code, out) == (0, "")
     assert seen["inputs"] == ["a", "b*"]
     assert seen["output"] is None
     assert seen["recipe"] == Recipe(
         bands=9, rows=13, num_perm=117, verify="edit", edit_max_chars=77, normalize=(),
-        stop_shingles=("all rights reserved by us", "école"),
+        stop_shingles=("all rights reserved by us", "école"), strip=("all rights reserved by us", "école"),
     )  # fmt: skip
     assert seen["run"] == Run(dry_run=True, overwrite=True, progress=False)
     assert seen["progress"].show is False
@@ -209,6 +210,9 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         (["run", "x", "-o", "y", "--keep", "newest"], "max:FIELD"),
         (["run", "x", "-o", "y", "--stop-shingles", "/no/such"], "/no/such: No such file"),
         (["run", "x", "-o", "y", "--stop-shingles", os.devnull], "no shingle in it"),
+        (["run", "x", "-o", "y", "--strip", "/no/such"], "strip /no/such: No such file.*one string a line"),
+        (["run", "x", "-o", "y", "--max-chars", "0"], "max-chars 0 is outside 1 to"),
+        (["run", "x", "-o", "y", "--max-chars", "many"], "max-chars 'many' is not a whole number"),
         # Options that would change nothing.
         (["run", "x", "-o", "y", "--method", "exact", "--threshold", "0.8"], "--threshold means nothing"),
         (["run", "x", "-o", "y", "--method", "exact", "--max-removed", "0.5"], "--max-removed means nothing"),

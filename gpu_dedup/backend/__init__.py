@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STEMS = (
     "jsonl", "csv", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide",
     "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming", "bloom",
+    "trim",
 )  # fmt: skip
 
 
@@ -135,6 +136,10 @@ class Backend(Protocol):
 
     def normalise(self, tape: Tape, steps: int) -> Tape:
         """Texts for comparison; `steps` is a set of bits, see gpu_dedup.normalise."""
+        ...
+
+    def trim(self, tape: Tape, words: Tape, blank: bool, most: int) -> Tape:
+        """Texts less the words at their ends, cut to `most` code points (0: not cut); see kernels/trim_ref.py."""
         ...
 
     def decode(self, tape: Tape) -> tuple[U32, I64]:
@@ -322,6 +327,9 @@ class HostBackend:
         if steps & HTML:
             blob, offsets = self.kernels["html"].plain(blob, offsets)
         return Tape(*self.kernels["normalise"].normalise(blob, offsets, steps & ~HTML))
+
+    def trim(self, tape: Tape, words: Tape, blank: bool, most: int) -> Tape:
+        return Tape(*self.kernels["trim"].trim(tape.blob, tape.offsets, words.blob, words.offsets, blank, most))
 
     def decode(self, tape: Tape) -> tuple[U32, I64]:
         points, offsets = self.kernels["utf8"].decode(tape.blob, tape.offsets)
@@ -547,6 +555,7 @@ def warm(
     fast: bool = False,
     bloom: bool = False,
     prints: bool = False,
+    trim: bool = False,
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
@@ -557,6 +566,7 @@ def warm(
     fast   also those of the fast similarity sketch
     bloom  also those of Bloom filters
     prints also those of fingerprints
+    trim   also that of strip and max_chars
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -571,7 +581,7 @@ def warm(
             return
         backend.note = note
         warmed = backend.warmed
-    wanted = (near, edit, audit, html, fast, bloom, prints)
+    wanted = (near, edit, audit, html, fast, bloom, prints, trim)
     if wanted in warmed:
         return
     from gpu_dedup.kernels import jit
@@ -581,7 +591,7 @@ def warm(
 
     def touch() -> RunError | None:
         try:
-            _touch(backend, near, edit, audit, html, fast, bloom, prints)
+            _touch(backend, near, edit, audit, html, fast, bloom, prints, trim)
         except RunError as error:  # a GPU's fault says nothing of the cache
             return error
         return None
@@ -613,7 +623,15 @@ def warm_csv(backend: Backend, note: Callable[[str], None]) -> None:
 
 
 def _touch(
-    backend: Backend, near: bool, edit: bool, audit: bool, html: bool, fast: bool, bloom: bool, prints: bool
+    backend: Backend,
+    near: bool,
+    edit: bool,
+    audit: bool,
+    html: bool,
+    fast: bool,
+    bloom: bool,
+    prints: bool,
+    trim: bool,
 ) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import HTML, LOWER, NFKC, WHITESPACE
@@ -641,6 +659,8 @@ def _touch(
             backend.bloom_ask(table, keys, 1)
         backend.bloom_fill(table)
         backend.bloom_words(table, words)
+    if trim:
+        backend.trim(all_steps, Tape.of(["one"]), True, 9)
     if not near:
         return
     everyone = np.arange(len(tape), dtype=np.int64)

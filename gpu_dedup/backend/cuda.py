@@ -242,6 +242,10 @@ class CudaBackend:
         made = self.host.normalise(tape, steps)
         return DeviceTape(made.blob, made.offsets)
 
+    def trim(self, tape: Tape, words: Tape, blank: bool, most: int) -> Tape:
+        made = self.host.trim(tape, words, blank, most)
+        return tape if made.blob is tape.blob else DeviceTape(made.blob, made.offsets)
+
     def _pieces(self, tape: Tape, select: I64, room: int) -> Iterator[tuple[int, int, Any, I64, I64]]:
         """(first, last, blob on the device, offsets, select) for runs select[first:last] whose texts can be up at once.
 

@@ -276,7 +276,8 @@ def _search(
     near, edit, streamed = recipe.sketched, recipe.verify == "edit", recipe.method in STREAMED
     fast, prints, html = recipe.sketch == "fast", recipe.printed, "html" in recipe.steps
     with progress.stage("start"):
-        warm(job.backend, progress.note, near, edit, run.audit is not None, html, fast, streamed, prints)
+        audited, trim = run.audit is not None, recipe.trims
+        warm(job.backend, progress.note, near, edit, audited, html, fast, streamed, prints, trim)
         if any(source.format in ("csv", "tsv") for source in sources):
             warm_csv(job.backend, progress.note)
         stream = Stream(recipe, run, open_filter(recipe, run, job.backend)) if streamed else None
@@ -289,7 +290,7 @@ def _search(
     if job.backend.name == "numpy" and run.backend is None and not few:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
-            warm(job.backend, progress.note, near, edit, html="html" in recipe.steps, fast=fast, prints=prints)
+            warm(job.backend, progress.note, near, edit, html=html, fast=fast, prints=prints, trim=trim)
         sketcher = replace(sketcher, backend=job.backend)
     found = _decide(job, survey, sketcher) if stream is None else _streamed(job, survey, stream)
     _guard(recipe, run, survey, found.outcome)

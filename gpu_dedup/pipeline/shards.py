@@ -188,7 +188,7 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     recipe = task.recipe
     backend = task.place.open()
     html, fast = "html" in recipe.steps, recipe.sketch == "fast"
-    warm(backend, channel.note, recipe.near, html=html, fast=fast, prints=recipe.printed)
+    warm(backend, channel.note, recipe.near, html=html, fast=fast, prints=recipe.printed, trim=recipe.trims)
     if any(source.format in ("csv", "tsv") for source in task.sources):
         warm_csv(backend, channel.note)
     nothing = Budget(0)  # all of it goes to disk

@@ -18,7 +18,7 @@ from gpu_dedup.backend import SET, Backend, Sketches
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
-from gpu_dedup.normalise import step_bits
+from gpu_dedup.normalise import Normaliser
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.pipeline.stream import Stream
@@ -95,7 +95,7 @@ class Sketcher:
 
     recipe: Recipe
     backend: Backend
-    steps: int
+    normaliser: Normaliser
     stop: U64
     a: U32
     b: U32
@@ -104,12 +104,13 @@ class Sketcher:
     def of(cls, recipe: Recipe, backend: Backend, slots: int = 0) -> Sketcher:
         """slots: compute so many at least; those beyond the recipe's are for later runs with other bands. Not so for
         the fast sketch, where more slots are another sketch."""
-        steps = step_bits(recipe.steps)
+        normaliser = Normaliser.of(recipe, backend)
         a, b = numbers_of(recipe, slots)
         stop = np.zeros(0, np.uint64)
         if recipe.stop_shingles:
+            steps = normaliser.steps
             stop = stop_hashes(recipe.stop_shingles, recipe.spec, lambda tape: backend.normalise(tape, steps), backend)
-        return cls(recipe, backend, steps, stop, a, b)
+        return cls(recipe, backend, normaliser, stop, a, b)
 
     @property
     def slots(self) -> int:
@@ -121,7 +122,7 @@ class Sketcher:
         return self.recipe.banded and self.recipe.sketch == "fast"
 
     def normalise(self, tape: Tape) -> Tape:
-        return self.backend.normalise(tape, self.steps)
+        return self.normaliser(tape, self.backend)
 
     def make(self, tape: Tape, select: I64) -> Sketches:
         """Sketches of the normalised texts tape[select], by the recipe's kind."""
