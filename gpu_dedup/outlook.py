@@ -23,8 +23,8 @@ from gpu_dedup.run import Run
 
 # Fields that a comparison of two texts depends on.
 COMPARED = (
-    "method", "distance", "normalize", "strip", "max_chars", "shingle", "threshold_ppm", "recall_ppm", "num_perm", "bands",
-    "rows",
+    "method", "distance", "normalize", "strip", "max_chars", "shingle", "threshold_ppm", "recall_ppm", "num_perm",
+    "bands", "rows",
 )  # fmt: skip
 SHINGLES = (
     "token:1", "token:2", "token:3", "token:5", "char:4", "char:5", "char:8", "char:12", "char:24", "code:5",
