@@ -3,7 +3,7 @@
     python benchmarks/run_all.py [--quick] [--only normalise,sketch] [--results benchmarks/results]
 
 Writes <results>/<name>.json for each (with --quick: <name>-quick.json, so that rough numbers never replace good ones)
-and the plots of `quality` as SVG. A benchmark that fails is named at the end, and the others run all the same; the exit
+and the plots of `quality` and `hamming` as SVG. A benchmark that fails is named at the end, and the others run all the same; the exit
 status is then 1. For numbers that are worth keeping let nothing else run; the load at the start is in every file.
 
 Not here, because they need something that this machine may lack: compare.py (other tools, from PyPI), labelled.py
@@ -28,6 +28,7 @@ SCRIPTS = {
     "sketch": "bench_sketch.py",
     "simhash": "bench_simhash.py",
     "collide": "bench_collide.py",
+    "hamming": "bench_hamming.py",
     "verify": "bench_verify.py",
     "audit": "bench_audit.py",
     "quality": "quality.py",
@@ -50,7 +51,7 @@ def main() -> int:
         command = [sys.executable, str(HERE / SCRIPTS[name]), "--json", str(target)]
         if given.quick:
             command.append("--quick")
-        if name == "quality":
+        if name in ("quality", "hamming"):
             command += ["--plots", str(given.results / "quick" if given.quick else given.results)]
         print(f"---- {name}", flush=True)
         start = time.perf_counter()
