@@ -3,8 +3,9 @@
     python benchmarks/run_all.py [--quick] [--only normalise,sketch] [--results benchmarks/results]
 
 Writes <results>/<name>.json for each (with --quick: <name>-quick.json, so that rough numbers never replace good ones)
-and the plots of `quality` and `hamming` as SVG. A benchmark that fails is named at the end, and the others run all the same; the exit
-status is then 1. For numbers that are worth keeping let nothing else run; the load at the start is in every file.
+and the plots of `quality` and `hamming` as SVG. A benchmark that fails is named at the end, and the others run all the
+same; the exit status is then 1. For numbers that are worth keeping let nothing else run; the load at the start is in
+every file.
 
 Not here, because they need something that this machine may lack: compare.py (other tools, from PyPI), labelled.py
 (labelled sets), gpu_check.py and kernel_table.py (a GPU, a CUDA compiler).
