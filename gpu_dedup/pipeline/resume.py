@@ -10,7 +10,7 @@ import datetime
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 from gpu_dedup.batch import MISSING, U8
 from gpu_dedup.checkpoint import Checkpoint, PartFile, Stretch
 from gpu_dedup.read import ChunkRef, Source
+
+HELD = 48 << 20  # bytes of sketches that wait to be written; of short texts they come sooner than a checkpoint's input
 
 # What a keeper's value may be made of, beside Python's own plain values. Nothing else is made of the bytes of a part,
 # whoever wrote them.
@@ -216,14 +218,16 @@ class Saver:
         self._checkpoint, self._key, self._field = checkpoint, key, field_name
         self._whole, self._note = whole, note
         self._runs: list[_Run] = []
-        self._bytes = 0
+        self._bytes = self._held = 0
         self.later: Callable[..., None] = lambda work, *arguments: work(*arguments)
 
     def add(self, source: Source, index: int, batch: Any) -> None:
         """A batch that was read, in its order."""
-        self._run(source, index).batches.append(batch)
+        self._run(source, index).batches.append(replace(batch, keys=None))
         self._bytes += batch.nbytes
-        if self._bytes >= self._checkpoint.every:
+        if batch.signatures is not None:
+            self._held += batch.signatures.nbytes
+        if self._bytes >= self._checkpoint.every or self._held >= HELD:
             self._write()
 
     def cut(self) -> None:
@@ -249,7 +253,7 @@ class Saver:
         return self._runs[-1]
 
     def _write(self) -> None:
-        runs, self._runs, self._bytes = self._runs, [], 0
+        runs, self._runs, self._bytes, self._held = self._runs, [], 0, 0
         self._checkpoint.written += 1
         self.later(self._write_part, runs)
 
