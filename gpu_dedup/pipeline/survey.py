@@ -336,8 +336,8 @@ class Surveyor:
         units: list[I64] = []
         kept: list[I64] = []
         values, done = self.values, self.files
-        columns: list[list[_Batch]] = []  # of the finished files
-        sketch_rows: list[list[I64]] = []
+        names = ("status", "digest", "length", "sketch", *(("chars",) if self._needs_chars else ()))
+        columns: dict[str, list[Any]] = {name: [] for name in names}
         stream = self.stream
         verdicts: list[list[U8]] = []
         verdict: list[U8] = []
@@ -377,14 +377,14 @@ class Surveyor:
                             current = [_stripped(batch) for batch in current]
                         verdicts.append(verdict)
                         verdict = []
-                    facts.status = np.concatenate([b.status for b in current]) if current else facts.status
                     rows += facts.rows
                     done.append(facts)
                     text_bytes += sum(batch.text_bytes for batch in current)
                     if values is not None:
                         self._keep_values(values, current, done)
-                    columns.append(current)
-                    sketch_rows.append(current_sketch)
+                    for name, column in columns.items():
+                        arrays = current_sketch if name == "sketch" else [getattr(b, name) for b in current]
+                        column += arrays
                     current, current_sketch = [], []
                     advance(item.nbytes)
                 else:
@@ -416,22 +416,24 @@ class Surveyor:
             if self.saver is not None:
                 self.saver.finish()
 
-        batches = [b for per_file in columns for b in per_file]
-        status = _concat([b.status for b in batches], np.uint8)
+        # One after the other, and the pieces go with each: all of them twice would be the most memory of the pass.
+        status = _joined(columns["status"], np.uint8)
+        for facts in done:
+            facts.status = status[facts.first : facts.first + facts.rows]
         return Survey(
             files=done,
             status=status,
-            digest=_concat([b.digest for b in batches], np.uint64, 2),
-            length=_concat([b.length for b in batches], np.int64),
-            chars=_concat([b.chars for b in batches if b.chars is not None], np.int64) if self._needs_chars else None,
+            digest=_joined(columns["digest"], np.uint64, 2),
+            length=_joined(columns["length"], np.int64),
+            chars=_joined(columns["chars"], np.int64) if self._needs_chars else None,
             values=values,
-            sketch=_concat([s for per_file in sketch_rows for s in per_file], np.int64),
+            sketch=_joined(columns["sketch"], np.int64),
             sketches=sketches,
-            units=_concat(units, np.int64),
-            kept=_concat(kept, np.int64),
+            units=_joined(units, np.int64),
+            kept=_joined(kept, np.int64),
             blank=int(np.count_nonzero(status == ROW_BLANK)),
             text_bytes=text_bytes,
-            verdict=None if stream is None else _concat([v for per_file in verdicts for v in per_file], np.uint8),
+            verdict=None if stream is None else _joined([v for per_file in verdicts for v in per_file], np.uint8),
         )
 
     def _take(self, stream: Stream, batch: _Batch) -> U8:
@@ -624,7 +626,8 @@ def _stripped(batch: _Batch) -> _Batch:
     return replace(batch, sketched=None, errors=(), digest=batch.digest[:0].copy(), length=batch.length[:0].copy())
 
 
-def _concat(parts: Sequence[Any], dtype: Any, width: int | None = None) -> Any:
-    if parts:
-        return np.concatenate(parts)
-    return np.zeros((0, width) if width else 0, dtype)
+def _joined(parts: list[Any], dtype: Any, width: int | None = None) -> Any:
+    """One array of the parts, which are let go."""
+    out = np.concatenate(parts) if parts else np.zeros((0, width) if width else 0, dtype)
+    parts.clear()
+    return out
