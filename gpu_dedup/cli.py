@@ -40,7 +40,7 @@ from gpu_dedup.recipe import (
     ppb,
     ppm,
 )
-from gpu_dedup.run import BACKENDS, DEVICES, Run, parse_size
+from gpu_dedup.run import BACKENDS, DEVICES, WRITE, Run, parse_size
 
 PROGRAM = "gpu-dedup"
 
@@ -393,6 +393,18 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
         Option("batch_bytes", "--batch-bytes", parse_size, "SIZE", "Input read at a time.", "4MiB"),
     ),
+    "Output": (
+        Option(
+            "write",
+            "--write",
+            str,
+            "|".join(WRITE),
+            "Surviving rows, or _gpu_dedup/keep.parquet alone, for `gpu-dedup apply`.",
+            "rows",
+        ),
+        Option("keep_removed", "--keep-removed", str, "", "Store the rows that go, for `gpu-dedup undo`.", switch=True),
+        Option("report", "--report", str, "DIR", "With -o -: new folder for log and report.  [default: none]"),
+    ),
     "Saved filter": (
         Option("bloom", "--bloom", str, "FILE", "Go on from the filter in FILE, and save it there at the end."),
     ),
@@ -608,7 +620,9 @@ def cli(ctx: click.Context) -> None:
 
 @cli.command("run", cls=SectionedCommand, short_help="Remove duplicates from files.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("-o", "--output", metavar="DIR", help="New folder for the result.  [needed unless --dry-run]")
+@click.option(
+    "-o", "--output", metavar="DIR", help="New folder for the result, or - for standard output.  [or --dry-run]"
+)
 @click.option("--dry-run", is_flag=True, help="Find duplicates and say how many; write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace the result of an earlier run in DIR.")
 @click.option("--fresh", is_flag=True, help="Begin anew; without it a run goes on from where an earlier start stopped.")
@@ -622,6 +636,9 @@ def cli(ctx: click.Context) -> None:
 def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> None:
     """Remove duplicates from INPUT: files, folders or globs of .jsonl, .csv, .tsv, .txt and .md (each also
     .gz and .zst), .parquet, .arrow and .feather.
+
+    `-` is standard input, JSON lines unless --format says otherwise; -o - sends the rows of JSON lines to standard
+    output once all is decided.
 
     DIR gets the same files less the rows that are copies, and _gpu_dedup/ with report.json and removed.parquet: every
     row that went, why, and the row that stays for it.
@@ -640,7 +657,10 @@ def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> No
 
     report = dedup(list(inputs), output, recipe, run, Progress(run.progress))
     if run.progress is not False:
-        say(report.summary())
+        if output == "-":
+            print(report.summary(), end="", file=sys.stderr, flush=True)
+        else:
+            say(report.summary())
 
 
 @cli.command("explain", cls=SectionedCommand, short_help="What a recipe finds and costs, before the run.")
@@ -727,6 +747,62 @@ def show_command(folder: str, row: str, width: int | None, full: bool, color: bo
     except show.MissingInputError as error:
         say(error.text)
         raise
+
+
+_MACHINE_OF_WRITING = {"Machine": tuple(o for o in RUN_OPTIONS["Machine"] if o.field in ("threads", "batch_bytes"))}
+
+
+@cli.command("apply", cls=SectionedCommand, short_help="Write the rows that a mask keeps.")
+@click.argument("folder", metavar="MASKDIR")
+@click.option("-o", "--output", metavar="OUT", help="New folder for the rows.  [default: MASKDIR]")
+@click.option("--overwrite", is_flag=True, help="Replace the result of an earlier run in OUT.")
+@_quiet_option
+@_debug_option
+@_with_options(_MACHINE_OF_WRITING)
+def apply_command(folder: str, output: str | None, overwrite: bool, quiet: bool, **given: Any) -> None:
+    """Write the rows that stay, after a run with --write mask in MASKDIR.
+
+    Its inputs must be where they were, and are compared with what the run read. OUT gets what the run would have
+    written without --write mask.
+
+    \b
+      gpu-dedup run crawl/*.jsonl.gz -o mask --write mask
+      gpu-dedup apply mask -o clean
+    """
+    run = make_run({**given, "overwrite": overwrite, "quiet": quiet})
+    if output == "":
+        raise UserError("-o '': an output folder without a name; name a new folder for the rows")
+    from gpu_dedup.pipeline.apply import apply
+
+    report = apply(folder, output, run)
+    if not quiet:
+        say(f"{report.counts.kept:,} of {report.counts.read:,} rows written to {report.machine.output}")
+
+
+@cli.command("undo", cls=SectionedCommand, short_help="Put the input of a run together again.")
+@click.argument("folder", metavar="DIR")
+@click.option("-o", "--output", metavar="OUT", required=True, help="New folder for the input.")
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier undo has written to OUT.")
+@_quiet_option
+@_debug_option
+@_with_options(_MACHINE_OF_WRITING)
+def undo_command(folder: str, output: str, overwrite: bool, quiet: bool, **given: Any) -> None:
+    """Write the input of the run in DIR to OUT, from its output and the rows that --keep-removed stored.
+
+    The input itself is not needed. Lines and CSV come back byte for byte, Parquet and Arrow as the same table.
+
+    \b
+      gpu-dedup run crawl/*.jsonl.gz -o clean --keep-removed
+      gpu-dedup undo clean -o crawl-again
+    """
+    run = make_run({**given, "overwrite": overwrite, "quiet": quiet})
+    if not output:
+        raise UserError("-o '': an output folder without a name; name a new folder for the input")
+    from gpu_dedup.pipeline.apply import undo
+
+    files = undo(folder, output, run)
+    if not quiet:
+        say(f"{len(files):,} {'file' if len(files) == 1 else 'files'} written to {output}")
 
 
 @cli.command("doctor", short_help="Versions, devices, caches; why a backend is missing.")

@@ -248,7 +248,10 @@ class Filter:
 class Machine:
     """Everything about the run that may differ between two runs of one recipe over one input."""
 
-    output: str = ""
+    output: str = ""  # "-": standard output
+    report: str = ""  # folder of log and report, where the output is none
+    write: str = "rows"
+    keep_removed: bool = False
     started: str = ""  # ISO 8601, UTC
     finished: str = ""
     seconds: float = 0.0
@@ -561,8 +564,11 @@ def _summary(report: Report) -> Iterator[str]:
     if machine.dry_run:
         yield f"{'output':<12}{'':>13}  dry run: nothing was written"
     elif machine.output:
-        yield f"{'output':<12}{'':>13}  {_visible(machine.output)}"
-        yield f"{'log':<12}{'':>13}  {_visible(os.path.join(machine.output, FOLDER, LOG_NAME))}"
+        stream = machine.output == "-"
+        yield f"{'output':<12}{'':>13}  {'standard output' if stream else _visible(machine.output)}"
+        folder = machine.report if stream else machine.output
+        if folder:
+            yield f"{'log':<12}{'':>13}  {_visible(os.path.join(folder, FOLDER, LOG_NAME))}"
     for warning in report.warnings:
         yield f"{'warning':<12}{'':>13}  {_visible(warning)}"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gpu_dedup.errors import RunError, check_types
 
 DEVICES = ("auto", "cpu", "gpu")
+WRITE = ("rows", "mask")
 BACKENDS = ("numpy", "numba", "cuda")
 MIN_MEMORY = 256 * 10**6
 
@@ -70,6 +71,9 @@ class Run:
     again: bool = False  # files whose rows `bloom` holds already are no error
     on_full: str = "stop"  # or warn: what more different rows than the recipe's capacity do
     max_removed_ppm: int = 900_000  # near removals over rows read, from 1,000 rows, that stop a run before it writes
+    write: str = "rows"  # "mask": bits that tell which rows stay, and no rows
+    keep_removed: bool = False  # store the rows that go, so that `undo` can put the input together again
+    report: str | None = None  # folder for log and report where the rows go to standard output
     overwrite: bool = False
     dry_run: bool = False
     progress: bool | None = None  # None: a bar where standard error is a terminal
@@ -100,6 +104,14 @@ class Run:
             raise RunError(f"checkpoint {self.checkpoint} is below 0; give bytes such as 256MB, or 0 for none")
         if self.keep_work and not self.checkpoint:
             raise RunError("keep-work keeps checkpoints, and checkpoint 0 makes none; drop one of the two options")
+        if self.write not in WRITE:
+            raise RunError(f"write {self.write!r} is unknown; choose one of {', '.join(WRITE)}")
+        if self.write == "mask" and self.keep_removed:
+            raise RunError("write mask leaves the input as it is, so keep-removed has nothing to store; drop one")
+        if self.dry_run and (self.write == "mask" or self.keep_removed):
+            raise RunError("dry-run writes nothing; drop it, or drop --write mask and --keep-removed")
+        if self.report == "":
+            raise RunError("report '': a folder without a name; name a new folder")
         if self.audit is not None and self.audit < 1:
             raise RunError(f"audit {self.audit} looks at no row; give the number of rows to look at, such as 1000")
         if self.bloom == "":

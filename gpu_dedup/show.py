@@ -497,6 +497,12 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
     from gpu_dedup.backend import host_backend
     from gpu_dedup.read import Source, read_rows
 
+    if entry.path == "-":
+        raise MissingInputError(
+            "is gone with the run, and the texts are read from the input of the run",
+            "save it to a file and name that, to see texts later",
+            place="standard input",
+        )
     try:
         info = os.stat(entry.path)
     except OSError as error:

@@ -90,6 +90,9 @@ GIVEN: dict[str, tuple[str, str, Any]] = {
     "witness": ("--witness", "best", "best"),
     "keep": ("--keep", "max:meta.score", "max:meta.score"),
     "action": ("--action", "flag", "flag"),
+    "write": ("--write", "mask", "mask"),
+    "keep_removed": ("--keep-removed", "", True),
+    "report": ("--report", "log", "log"),
     "format": ("--format", "csv", "csv"),
     "lines": ("--lines", "", True),
     "on_bad_row": ("--on-bad-row", "keep", "keep"),
@@ -656,4 +659,4 @@ def test_names_that_are_not_utf8_from_end_to_end(tmp_path: Path) -> None:
 def test_click_runner_sees_the_same_commands() -> None:
     result: Result = CliRunner().invoke(cli.cli, ["--help"])
     assert result.exit_code == 0
-    assert sorted(cli.cli.commands) == ["demo", "doctor", "explain", "run", "show"]
+    assert sorted(cli.cli.commands) == ["apply", "demo", "doctor", "explain", "run", "show", "undo"]

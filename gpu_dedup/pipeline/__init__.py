@@ -33,7 +33,7 @@ from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.hamming import Near
 from gpu_dedup.keep import classes, order
-from gpu_dedup.pipeline.emit import Emitted, Ids, emit, wanted_ids
+from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
 from gpu_dedup.pipeline.near import Heads, Road, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
@@ -42,7 +42,7 @@ from gpu_dedup.pipeline.resume import Resume, Saver
 from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import Source, discover, guess_text_field
+from gpu_dedup.read import STANDARD, Source, StandardInput, discover, guess_text_field
 from gpu_dedup.recipe import PPM, STREAMED, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
@@ -60,7 +60,7 @@ from gpu_dedup.report import (
 )
 from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget, RaggedTable, Table
-from gpu_dedup.write import OutputFolder
+from gpu_dedup.write import OutputFolder, spool, standard_output
 
 if TYPE_CHECKING:
     from gpu_dedup.read.memory import ColumnSource
@@ -117,7 +117,9 @@ def dedup(
     """Remove duplicates from files; write the surviving rows, a log of the removed ones and a report below `output`.
 
     inputs   files, folders and globs, in the order that counts for keep=first; a lone one need not be in a list
-    output   a new or empty folder; None only with run.dry_run
+             `-` is standard input, JSON lines unless recipe.format says otherwise
+    output   a new or empty folder; None only with run.dry_run; `-` sends the rows to standard output, once all is
+             decided, and log and report to run.report if it names a folder
     processes  first pass on a CPU in so many processes, each with its share of the files. For what spreads a run over
              machines and for tests: on one machine threads do the same for less. Several GPUs are run.gpus
     Raises UserError for what the user can mend: nothing is written then, and what was begun is taken away.
@@ -134,41 +136,59 @@ def dedup(
     target = None if output is None else os.fsdecode(output)
     if isinstance(inputs, (str, bytes, os.PathLike)):
         inputs = [inputs]
+    names = [os.fsdecode(path) for path in inputs]
     passed_over: list[str] = []
-    sources = discover([os.fsdecode(path) for path in inputs], target, passed_over, recipe.format, recipe.lines)
-    recipe, guessed = name_text_field(recipe, sources)
-    if guessed:
-        progress.note(guessed)
-    _check_fields(recipe, sources)
-    guess = sum(_unpacked(source) for source in sources)
-    again = target is not None and not run.overwrite and run.bloom is None  # with a filter it may be another answer
-    if target is not None and again and (before := _already_done(target, sources, recipe, run)):
-        progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
-        if not run.keep_work:  # of a run that was killed when it had nothing left to do but clean up
-            shutil.rmtree(_work_folder(run, sources, OutputFolder(target, [])), ignore_errors=True)
-        return before
-    backend, why = choose_backend(run, guess)
-    gpus = count_gpus(run, backend, len(sources), guess)
-    if processes is not None and processes < 1:
-        raise RunError(f"processes {processes} is less than 1")
-    if processes is not None and gpus:
-        raise RunError(f"processes {processes} are for a CPU, and this run is on a GPU; give gpus, or backend numba")
+    place = _check_output(target, recipe, run)  # folder that gets anything at all
     with contextlib.ExitStack() as stack:
-        folder = None
-        if target is not None and run.dry_run:
-            OutputFolder(target, [s.rel for s in sources], run.overwrite).check()
-        elif target is not None:
-            folder = OutputFolder(target, [s.rel for s in sources], run.overwrite)
-            where = _work_folder(run, sources, folder)
-            folder.goes_on = os.path.isdir(where) and recipe.limit is None
-            stack.enter_context(folder)
+        folder = None if place is None else OutputFolder(place, [], run.overwrite)
+        spooled = None
+        if STANDARD in names:
+            if folder is not None:
+                folder.check()
+            spooled = _spool(stack, names, run, None if run.dry_run else folder, progress)
+        sources = discover(
+            names, None if target == STANDARD else target, passed_over, recipe.format, recipe.lines, spooled
+        )
+        _check_fields(recipe, sources)
+        recipe, guessed = name_text_field(recipe, sources)
+        if guessed:
+            progress.note(guessed)
+        rows_to = None
+        if target == STANDARD:
+            _check_stream(sources)
+            rows_to = standard_output()
+        guess = sum(_unpacked(source) for source in sources)
+        # With a filter it may be another answer.
+        again = folder is not None and rows_to is None and not run.overwrite and run.bloom is None
+        if folder is not None and again and (before := _already_done(folder.path, sources, recipe, run)):
+            progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
+            if not run.keep_work:  # of a run that was killed when it had nothing left to do but clean up
+                shutil.rmtree(_work_folder(run, sources, folder), ignore_errors=True)
+            return before
+        backend, why = choose_backend(run, guess)
+        gpus = count_gpus(run, backend, len(sources), guess)
+        if processes is not None and processes < 1:
+            raise RunError(f"processes {processes} is less than 1")
+        if processes is not None and gpus:
+            raise RunError(
+                f"processes {processes} are for a CPU, and this run is on a GPU; give gpus, or backend numba"
+            )
+        if folder is not None:
+            folder.expect([] if rows_to is not None else [source.rel for source in sources])
+            if run.dry_run:
+                folder.check()
+                folder = None
+            elif not spooled or run.work_dir is not None:
+                folder.goes_on = os.path.isdir(_work_folder(run, sources, folder)) and recipe.limit is None
+                stack.enter_context(folder)
         kept = stack.enter_context(_kept_work(recipe, run, sources, folder, progress))
         job = _job(stack, recipe, run, backend, progress, folder)
         done = _search(job, why, sources, gpus, processes or 1, kept)
         survey, outcome = done.survey, done.found.outcome
         groups = _Groups.of(recipe, outcome)
         emitted = emit(
-            survey, done.sketcher, job.pool, run.batch_bytes, outcome, folder, progress, recipe.fingerprint(),
+            survey, done.sketcher, job.pool, run.batch_bytes, outcome,
+            Target(folder, rows_to, run.write == "mask", run.keep_removed), progress, recipe.fingerprint(),
             groups.rows, kept,
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
@@ -177,6 +197,61 @@ def dedup(
             if folder is not None:
                 folder.commit(report)
     return report
+
+
+def _check_output(target: str | None, recipe: Recipe, run: Run) -> str | None:
+    """The folder that something is written to, or None; refuses what does not go together."""
+    if target != STANDARD:
+        if run.report is not None:
+            raise RunError("report names a folder for what -o - leaves; here it is in the output folder: drop --report")
+    elif run.dry_run:
+        raise RunError("dry-run writes nothing, and -o - is standard output; drop one of the two options")
+    elif run.write == "mask" or run.keep_removed:
+        option = "--write mask" if run.write == "mask" else "--keep-removed"
+        raise RunError(f"{option} needs a folder, and -o - is standard output; name a folder with -o DIR")
+    if run.keep_removed and recipe.limit is not None:
+        raise RunError("keep-removed is for getting all of the input back, and --limit leaves rows out; drop one")
+    return run.report if target == STANDARD else target
+
+
+def _check_stream(sources: Sequence[Source]) -> None:
+    """Only lines can be put one after the other."""
+    for source in sources:
+        single = source.format in ("csv", "tsv") and len(sources) == 1
+        if source.format not in ("jsonl", "lines") and not single:
+            why = "files of CSV have a header each" if source.format in ("csv", "tsv") else f"this is {source.format}"
+            raise RunError(f"{source.name}: -o - writes one stream of lines, and {why}; name a folder with -o DIR")
+
+
+def _spool(
+    stack: contextlib.ExitStack, names: Sequence[str], run: Run, folder: OutputFolder | None, progress: Progress
+) -> str:
+    """Standard input in a file of the work folder, because the input is read twice."""
+    if list(names).count(STANDARD) > 1:
+        raise InputError("-: standard input is given twice; name each input once")
+    if run.work_dir is None and folder is not None:
+        stack.enter_context(folder)
+        where = folder.work_folder()
+    else:
+        where = _private_folder(run.work_dir)
+        stack.callback(shutil.rmtree, where, True)
+    path = os.path.join(where, "stdin")
+    with progress.stage("standard input", None):
+        spool(0, path, "another folder with --work-dir")
+    return path
+
+
+def _private_folder(work_dir: str | None) -> str:
+    """A new folder below the work folder, or the system's temporary one."""
+    try:
+        if work_dir is not None:
+            os.makedirs(work_dir, exist_ok=True)
+        return tempfile.mkdtemp(prefix="gpu-dedup-", dir=work_dir)
+    except OSError as error:
+        raise RunError(
+            f"{work_dir or tempfile.gettempdir()}: cannot be used as work folder ({error.strerror}); "
+            "name another with --work-dir"
+        ) from None
 
 
 def _check_fields(recipe: Recipe, sources: Sequence[Source]) -> None:
@@ -366,9 +441,12 @@ def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) 
         and made_of == [(source.path, source.size) for source in sources]
         and report.machine.input_times == [source.mtime_ns for source in sources]
         and (run.audit is None or report.audit is not None)
+        and report.machine.write == run.write
+        and (report.machine.keep_removed or not run.keep_removed)
         and (report.filter is None or not report.filter.before)  # rows of earlier runs had a say in it
         and all(
             entry.problem is not None
+            or run.write == "mask"
             or (entry.format == "txt" and not entry.kept)
             or os.path.lexists(os.path.join(target, source.rel))
             for entry, source in zip(report.inputs, sources, strict=True)
@@ -396,6 +474,8 @@ def _kept_work(
     where = _work_folder(run, sources, folder)
     small = sum(source.size for source in sources) < run.checkpoint and not run.keep_work
     if recipe.method in STREAMED:  # a pass that keeps nothing of a row has nothing to go on from
+        where = ""
+    if any(isinstance(source, StandardInput) for source in sources):  # gone by the next start
         where = ""
     if not where or not run.checkpoint or recipe.limit is not None or (small and not os.path.isdir(where)):
         yield None
@@ -446,18 +526,11 @@ class _Job:
         """A folder for tables that outgrow the memory; made at the first need, removed at the end."""
         if self._work is None:
             if self.run.work_dir is not None:
-                try:
-                    os.makedirs(self.run.work_dir, exist_ok=True)
-                    self._work = tempfile.mkdtemp(prefix="gpu-dedup-", dir=self.run.work_dir)
-                except OSError as error:
-                    raise RunError(
-                        f"{self.run.work_dir}: cannot be used as work folder ({error.strerror}); "
-                        "name another with --work-dir"
-                    ) from None
+                self._work = _private_folder(self.run.work_dir)
             elif self._folder is not None:
                 self._work = self._folder.work_folder()
             else:
-                self._work = tempfile.mkdtemp(prefix="gpu-dedup-")
+                self._work = _private_folder(None)
         return self._work
 
     def table(self, dtype: Any, width: int | None) -> Table:
@@ -630,9 +703,10 @@ def _report(
     for facts, kept in zip(survey.files, emitted.kept_by_file, strict=True):
         source = facts.source
         rows = facts.rows - int(np.count_nonzero(facts.status == ROW_BLANK))
+        path = STANDARD if isinstance(source, StandardInput) else source.path
         report.inputs.append(
             InputFile(
-                source.rel, source.path, source.format, source.compression, source.size, facts.content_hash, rows, kept,
+                source.rel, path, source.format, source.compression, source.size, facts.content_hash, rows, kept,
                 facts.problem,
             )
         )  # fmt: skip
@@ -678,6 +752,8 @@ def _report(
     machine.start()
     machine.started = datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     machine.output = target or ""
+    machine.report = job.run.report or ""
+    machine.write, machine.keep_removed = job.run.write, job.run.keep_removed
     machine.backend, machine.backend_why = job.backend.name, done.why
     machine.gpus, machine.threads, machine.memory = done.gpus, job.run.thread_count, job.run.memory_bytes
     machine.spilled = job.spilled

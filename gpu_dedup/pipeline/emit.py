@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,15 @@ from gpu_dedup.pipeline.outcome import (
     keep_mask,
 )
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.reread import changed
+from gpu_dedup.pipeline.rewrite import WITHOUT_FIELDS, Hands, Shard, changed, write_lines, write_shard
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import RemovalLog, id_text, utf8
-from gpu_dedup.write import Encoded, JsonlWriter, OutputFolder, copy_file, encode
+from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder, copy_file
 
 LOG_BATCH = 1 << 16
-
-Advance = Callable[[int], object]  # told the bytes of the input that are done
 
 
 class Ids:
@@ -87,6 +85,22 @@ class Emitted:
     ids: Ids | None = None  # of rows in the log, their witnesses and the groups; None where nothing is written
 
 
+@dataclass(frozen=True)
+class Target:
+    """Where the result goes.
+
+    folder        gets log, mask and removed rows, and the files unless there is a stream
+    stream        gets the rows of all files
+    mask          bits are written, and no rows
+    keep_removed  rows that go are stored too, and bits that tell which they were
+    """
+
+    folder: OutputFolder | None = None
+    stream: LineStream | None = None
+    mask: bool = False
+    keep_removed: bool = False
+
+
 def wanted_ids(outcome: Outcome, groups: I64) -> I64:
     """Global rows whose ids the log and the report want, ascending."""
     logged = np.flatnonzero(outcome.reason != STAYS)
@@ -100,13 +114,13 @@ def emit(
     pool: Pool,
     batch_bytes: int,
     outcome: Outcome,
-    folder: OutputFolder | None,
+    to: Target,
     progress: Progress,
     fingerprint: str,
     groups: I64,
     kept: Checkpoint | None = None,
 ) -> Emitted:
-    """Write every file's surviving rows and the log; without a folder only count.
+    """Write every file's surviving rows, or the mask of them, and the log; without a place for them only count.
 
     groups  global rows whose ids the report wants
     kept    where complete files are noted for a next start, and where those of an earlier one are found
@@ -114,47 +128,87 @@ def emit(
     recipe = sketcher.recipe
     keep = keep_mask(recipe, survey.status, outcome)
     kept_by_file = [int(np.count_nonzero(keep[f.first : f.first + f.rows])) for f in survey.files]
-    if folder is None:
+    folder = to.folder
+    if folder is None and to.stream is None:
         return Emitted(kept_by_file, keep)
     logged = np.flatnonzero(outcome.reason != STAYS)
     ids = Ids(wanted_ids(outcome, groups))
-    done = _Done(kept, folder, survey, fingerprint)
-    with progress.stage("write", sum(f.source.size for f in survey.files if f.problem is None)) as advance:
+    with contextlib.ExitStack() as stack:
+        mask = None
+        if folder is not None and (to.mask or to.keep_removed):
+            mask = stack.enter_context(MaskWriter(folder.open_temp(MASK), fingerprint))
+        advance = stack.enter_context(
+            progress.stage("write", sum(f.source.size for f in survey.files if f.problem is None))
+        )
+        done = None
+        if folder is not None and to.stream is None and not to.mask and not to.keep_removed:
+            done = _Done(kept, folder, survey, fingerprint)
+        hands = Hands(pool, sketcher.backend, batch_bytes, advance)
         for facts in survey.files:
             if facts.problem is not None or (
                 facts.rows == 0 and facts.content_hash is None and recipe.limit is not None
             ):
                 continue
             mine = keep[facts.first : facts.first + facts.rows]
-            whole = bool(mine.all()) and facts.content_hash is not None
-            if facts.source.format == "txt" and not mine.any():  # the document is the file: it is not written
-                _no_ids(facts, ids)
-                advance(facts.source.size)
-                continue
-            if done.take(facts.source.rel):
-                if facts.source.format == "txt":
-                    _no_ids(facts, ids)
-                else:
-                    _collect_ids(facts, sketcher, pool, batch_bytes, ids)
-                advance(facts.source.size)
-                continue
-            with folder.open_temp(facts.source.rel) as path:
-                if whole:
-                    if copy_file(facts.source.path, path, advance) != facts.content_hash:
-                        raise changed(facts)
-                    if len(ids.inside(facts.first, facts.rows)):
-                        _collect_ids(facts, sketcher, pool, batch_bytes, ids)
-                elif facts.source.format == "parquet":
-                    _write_parquet(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
-                elif facts.source.format == "arrow":
-                    _write_arrow(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
-                else:
-                    _write_lines(facts, sketcher, pool, batch_bytes, mine, ids, path, advance)
-            done.note(facts.source.rel, path)
-    with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
-        for start in range(0, len(logged), LOG_BATCH):
-            log.append(log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
+            if mask is not None:
+                mask.append(utf8(facts.source.rel), mine)
+            _emit_file(
+                Shard(facts.source, facts.index, mine, facts.content_hash), facts, sketcher, hands, to, ids, done
+            )
+    if folder is not None:
+        with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
+            for start in range(0, len(logged), LOG_BATCH):
+                log.append(log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
     return Emitted(kept_by_file, keep, ids)
+
+
+def _emit_file(
+    shard: Shard, facts: FileFacts, sketcher: Sketcher, hands: Hands, to: Target, ids: Ids, done: _Done | None
+) -> None:
+    """Write what stays of one file, and keep the ids that the log wants."""
+    source, keep, folder = facts.source, shard.keep, to.folder
+    columns_of = source.format in ("parquet", "arrow")
+
+    def look(chunk: Chunk, count: int) -> tuple[I64, list[Any]]:
+        return _ids_of(chunk, facts, sketcher, ids, count)
+
+    def seen(found: tuple[I64, list[Any]]) -> None:
+        ids.add(*found)
+
+    if to.stream is not None:
+        write_lines(shard, hands, to.stream.next_file(), None, look, seen)
+        return
+    assert folder is not None
+    if to.mask:
+        _collect_ids(facts, sketcher, hands, ids)
+        hands.advance(source.size)
+        return
+    with contextlib.ExitStack() as stack:
+        removed = None
+        if to.keep_removed and not keep.all():
+            removed = stack.enter_context(folder.open_temp(f"{REMOVED}/{source.rel}"))
+        if source.format == "txt" and not keep.any():  # the document is the file: it is not written
+            _no_ids(facts, ids)
+            if removed is not None and copy_file(source.path, removed) != facts.content_hash:
+                raise changed(source)
+            hands.advance(source.size)
+            return
+        if done is not None and done.take(source.rel):
+            _collect_ids(facts, sketcher, hands, ids)
+            hands.advance(source.size)
+            return
+        path = stack.enter_context(folder.open_temp(source.rel))
+        if keep.all() and facts.content_hash is not None:
+            if copy_file(source.path, path, hands.advance) != facts.content_hash:
+                raise changed(source)
+            if len(ids.inside(facts.first, facts.rows)):
+                _collect_ids(facts, sketcher, hands, ids)
+        else:
+            if columns_of:
+                _collect_ids(facts, sketcher, hands, ids, whole=True)
+            write_shard(shard, hands, path, removed, look, seen)
+    if done is not None:
+        done.note(source.rel, path)
 
 
 def _no_ids(facts: FileFacts, ids: Ids) -> None:
@@ -196,98 +250,9 @@ class _Done:
             self._waiting, self._bytes = [], 0
 
 
-def _write_lines(
-    facts: FileFacts,
-    sketcher: Sketcher,
-    pool: Pool,
-    batch_bytes: int,
-    keep: Bool,
-    ids: Ids,
-    path: str,
-    advance: Advance,
-) -> None:
-    """Kept lines byte for byte; compression runs in the pool, in order, and writing behind the reader."""
-    source = facts.source
-
-    def work(chunk: Chunk) -> tuple[bytes, Encoded, int, I64, list[Any]]:
-        count = min(chunk.count_rows(), facts.rows - chunk.first_row)
-        found = _ids_of(chunk, facts, sketcher, ids, count)  # first: parsing finds its lines faster
-        mine = keep[chunk.first_row : chunk.first_row + count]
-        if mine.all() and count == chunk.count_rows():
-            starts, mine = np.array([0, chunk.size], np.int64), np.ones(1, np.bool_)  # its lines as one
-        else:
-            starts = chunk.lines()[: count + 1]
-        return chunk.bom, encode(chunk.data, starts, mine, source.compression), chunk.nbytes, *found
-
-    with open_source(source, batch_bytes, facts.index, backend=sketcher.backend) as reader:
-        with JsonlWriter(path, source.compression) as writer, pool.behind() as later:
-            for bom, packed, nbytes, rows, values in pool.ordered(work, _until(reader, facts.rows)):
-                if bom:
-                    later(writer.write_bytes, bom)
-                later(writer.write, packed)
-                ids.add(rows, values)
-                advance(nbytes)
-        if facts.content_hash is not None and reader.content_hash() != facts.content_hash:
-            raise changed(facts)
-
-
-def _write_parquet(
-    facts: FileFacts,
-    sketcher: Sketcher,
-    pool: Pool,
-    batch_bytes: int,
-    keep: Bool,
-    ids: Ids,
-    path: str,
-    advance: Advance,
-) -> None:
-    from gpu_dedup.write.parquet import ParquetWriter
-
-    _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
-    with ParquetWriter(path, facts.source.path) as writer:
-        writer.copy_rows(keep, advance)
-
-
-def _write_arrow(
-    facts: FileFacts,
-    sketcher: Sketcher,
-    pool: Pool,
-    batch_bytes: int,
-    keep: Bool,
-    ids: Ids,
-    path: str,
-    advance: Advance,
-) -> None:
-    from gpu_dedup.read.arrow import ArrowReader
-    from gpu_dedup.write.arrow import ArrowWriter
-
-    _collect_ids(facts, sketcher, pool, batch_bytes, ids, whole=True)
-    with ArrowReader(facts.source, batch_bytes, facts.index, None) as reader:
-        codec = reader.compression()
-        with ArrowWriter(path, reader.schema, reader.is_file, reader.footer, codec) as writer:
-            row = at = 0
-            for batch, about, end in reader.batches():
-                mine = np.zeros(batch.num_rows, np.bool_)  # rows behind the last that --limit let in have no bit
-                known = keep[row : row + batch.num_rows]
-                mine[: len(known)] = known
-                writer.write(batch, mine, about)
-                row += batch.num_rows
-                advance(end - at)
-                at = end
-
-
-def _until(reader: Any, rows: int) -> Iterator[Chunk]:
-    for chunk in reader:
-        if chunk.first_row >= rows:
-            return
-        yield chunk
-
-
-def _collect_ids(
-    facts: FileFacts, sketcher: Sketcher, pool: Pool, batch_bytes: int, ids: Ids, whole: bool = False
-) -> None:
+def _collect_ids(facts: FileFacts, sketcher: Sketcher, hands: Hands, ids: Ids, whole: bool = False) -> None:
     """Ids of the wanted rows of a file that is not taken apart for writing. `whole`: and its bytes must be the same."""
-    if facts.source.format in ("txt", "lines"):
+    if facts.source.format in WITHOUT_FIELDS:
         _no_ids(facts, ids)
         return
     local = ids.inside(facts.first, facts.rows)
@@ -299,11 +264,11 @@ def _collect_ids(
         return _ids_of(chunk, facts, sketcher, ids, count)
 
     fields = [*sketcher.recipe.texts_from, sketcher.recipe.id_field]
-    with open_source(facts.source, batch_bytes, facts.index, fields, backend=sketcher.backend) as reader:
-        for rows, values in pool.ordered(work, reader.read_refs([facts.refs[i] for i in which])):
+    with open_source(facts.source, hands.batch_bytes, facts.index, fields, backend=sketcher.backend) as reader:
+        for rows, values in hands.pool.ordered(work, reader.read_refs([facts.refs[i] for i in which])):
             ids.add(rows, values)
         if whole and facts.content_hash is not None and reader.content_hash() != facts.content_hash:
-            raise changed(facts)
+            raise changed(facts.source)
 
 
 def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count: int) -> tuple[I64, list[Any]]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gpu_dedup.batch import I64, ROW_TEXT, Rows, Tape
-from gpu_dedup.errors import InputError
 from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.pipeline.rewrite import changed
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.read import Chunk, ChunkRef, open_source
 from gpu_dedup.spool import RaggedTable
@@ -69,21 +69,15 @@ def reread(
         select = local - ref.first_row
         count = chunk.count_rows()
         if len(select) and select[-1] >= count:
-            raise changed(facts)
+            raise changed(facts.source)
         want = np.zeros(count, bool)
         want[select] = True
         rows = chunk.parse(sketcher.backend, fields, extra, want)
         if np.any(rows.status[select] != ROW_TEXT):
-            raise changed(facts)
+            raise changed(facts.source)
         return work(Look(rows, select, local + facts.first))
 
     return pool.ordered(look, items())
-
-
-def changed(facts: FileFacts) -> InputError:
-    return InputError(
-        f"{facts.source.path}: the file changed while it was being deduplicated; start again when it stays as it is"
-    )
 
 
 def normal_texts(survey: Survey, sketcher: Sketcher, look: Look) -> Tape:
@@ -91,7 +85,7 @@ def normal_texts(survey: Survey, sketcher: Sketcher, look: Look) -> Tape:
     normal = sketcher.normalise(look.rows.tape)
     digest = sketcher.backend.digest(normal)
     if not np.array_equal(digest[look.select], survey.digest[look.wanted]):
-        raise changed(survey.place(int(look.wanted[0]))[0])
+        raise changed(survey.place(int(look.wanted[0]))[0].source)
     return normal
 
 

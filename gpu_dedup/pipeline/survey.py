@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_dedup.backend import SET, Backend, Sketches
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
-from gpu_dedup.errors import InputError, InternalError, shown
+from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.normalise import Normaliser
 from gpu_dedup.pipeline.pool import Pool
@@ -518,7 +518,7 @@ class Surveyor:
             if refs.pop() != chunk.ref:
                 raise InputError(
                     "the file is not what it was when the run began",
-                    "start again with --fresh, when it stays as it is", place=shown(facts.source.path),
+                    "start again with --fresh, when it stays as it is", place=facts.source.name,
                 )  # fmt: skip
             nbytes += chunk.nbytes
             if not self.resume.has_values(current):

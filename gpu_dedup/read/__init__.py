@@ -10,8 +10,19 @@ Where chunks end never changes a row: neither its number, nor its text, nor why 
 """
 
 from gpu_dedup.read.chunks import Chunk, ChunkRef, Reader
-from gpu_dedup.read.discover import Source, discover
+from gpu_dedup.read.discover import STANDARD, Source, StandardInput, discover
 from gpu_dedup.read.files import open_source, read_rows
 from gpu_dedup.read.guess import guess_text_field
 
-__all__ = ["Chunk", "ChunkRef", "Reader", "Source", "discover", "guess_text_field", "open_source", "read_rows"]
+__all__ = [
+    "STANDARD",
+    "Chunk",
+    "ChunkRef",
+    "Reader",
+    "Source",
+    "StandardInput",
+    "discover",
+    "guess_text_field",
+    "open_source",
+    "read_rows",
+]

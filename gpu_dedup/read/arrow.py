@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpu_dedup.errors import InputError, InternalError, shown
+from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.read.chunks import ChunkRef, Reader
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.parquet import OVERSIZE, ColumnChunk, nbytes_of, path_of, pieces
@@ -60,17 +60,17 @@ class ArrowReader(Reader):
                     raise InputError(
                         f"not Arrow IPC: this looks like {what}",
                         f"{remedy}, or pass --on-bad-file skip",
-                        place=shown(source.path),
+                        place=source.name,
                     )
             self.is_file = head.startswith(MAGIC)
             with self._errors():
                 self._reader = self._open(None)
                 self._schema = self._reader.schema
             for name in later:
-                path_of(self._schema, name, source.path)
+                path_of(self._schema, name, source.name)
             self._read = set(self._schema.names)
             if columns is not None:
-                found = {path[0] for name in columns if (path := path_of(self._schema, name, source.path))}
+                found = {path[0] for name in columns if (path := path_of(self._schema, name, source.name))}
                 if found and len(found) < len(self._schema.names):
                     self._read = found
                     with self._errors():
@@ -114,7 +114,7 @@ class ArrowReader(Reader):
             raise InputError(
                 f"truncated, corrupt or unreadable Arrow data after {self._rows} rows ({why})",
                 "get a whole copy of the file, or pass --on-bad-file skip",
-                place=shown(self.source.path),
+                place=self.source.name,
             ) from error
 
     def batches(self) -> Iterator[tuple[Any, Any, int]]:
@@ -160,7 +160,7 @@ class ArrowReader(Reader):
         self._bytes = self.source.size
 
     def _chunk(self, nbytes: int, ref: ChunkRef, batches: list[Any]) -> ColumnChunk:
-        return ColumnChunk(self.file_index, nbytes, ref, batches, self.source.path, self._schema, self._read)
+        return ColumnChunk(self.file_index, nbytes, ref, batches, self.source.name, self._schema, self._read)
 
     def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[ColumnChunk]:
         if any(a[2:4] >= b[2:4] for a, b in pairwise(refs)):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gpu_dedup.errors import InputError, OutputError, shown
 
+STANDARD = "-"  # standard input
 OWNED = "_gpu_dedup"  # the folder that a run leaves beside its output; never input
 
 # Ending (lower case) -> (format, compression). A name is matched by its longest ending.
@@ -61,11 +62,24 @@ class Source:
     size: int
     mtime_ns: int
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return shown(self.path)
+
     def where(self, row: int) -> str:
         """The place of a row for a message: `file:line` (from 1) of lines, `file: row` (from 0) of records."""
         if self.format == "txt":
-            return shown(self.path)
-        return f"{shown(self.path)}:{row + 1}" if self.format in BY_LINE else f"{shown(self.path)}: row {row}"
+            return self.name
+        return f"{self.name}:{row + 1}" if self.format in BY_LINE else f"{self.name}: row {row}"
+
+
+class StandardInput(Source):
+    """What came from standard input, in a file of ours that goes at the end of the run."""
+
+    @property
+    def name(self) -> str:
+        return "standard input"
 
 
 def kind_of(path: str, format: str | None = None) -> tuple[str, str] | None:
@@ -104,6 +118,7 @@ def discover(
     passed_over: list[str] | None = None,
     format: str | None = None,
     lines: bool = False,
+    spool: str | None = None,
 ) -> list[Source]:
     """The input files, in order.
 
@@ -114,10 +129,11 @@ def discover(
                  that begin with `_` aside), see `_in_folders`: not in the output either
     format       of all files, whatever their endings (.gz and .zst still tell how they are compressed)
     lines        plain text is a document for each line, not for each file
+    spool        file with what came from standard input, for the argument `-`
 
     Raises InputError: nothing there or nothing of a known kind, unreadable, not a regular file, the same file twice
-    (also through a link), standard input. Raises OutputError where the output lies inside an input folder, holds an
-    input folder, or would overwrite an input.
+    (also through a link), standard input without a spool. Raises OutputError where the output lies inside an input
+    folder, holds an input folder, or would overwrite an input.
     """
     arguments = [os.fspath(one) for one in inputs]
     if not arguments:
@@ -131,6 +147,9 @@ def discover(
     for argument in arguments:
         files: list[str] = []
         others: list[str] = []
+        if argument == STANDARD and spool is not None:
+            paths.append(spool)
+            continue
         for entry in _expand(argument, others, format):
             if os.path.isdir(entry):
                 if os.path.basename(os.path.abspath(entry)) == OWNED:
@@ -145,13 +164,16 @@ def discover(
         unknown += sorted(others, key=_bytes)
     if passed_over is not None:
         passed_over += dict.fromkeys(unknown)
-    base = os.path.commonpath(anchors)
+    base = os.path.commonpath(anchors) if anchors else ""
     if output is not None:
         _check_output(os.fspath(output), folders)
     seen: dict[tuple[int, int], str] = {}
     sources: list[Source] = []
     for path in paths:
         info = _stat(path)
+        if path == spool:
+            sources.append(_standard(path, info, format, lines))
+            continue
         other = seen.get((info.st_dev, info.st_ino))
         if other is not None:
             same = (
@@ -178,7 +200,27 @@ def discover(
                 f"{shown(os.fspath(output))}: it would overwrite the input {shown(path)}; choose another output folder"
             )
         sources.append(Source(os.path.abspath(path), rel, *kind, info.st_size, info.st_mtime_ns))
+    rels = [source.rel for source in sources]
+    for source in sources:
+        if isinstance(source, StandardInput) and rels.count(source.rel) > 1:
+            raise InputError(
+                f"{source.rel}: is what standard input is called in the output; rename the file of this name"
+            )
     return sources
+
+
+def _standard(path: str, info: os.stat_result, format: str | None, lines: bool) -> Source:
+    """Standard input: JSON lines if nothing else is said, compressed if it looks so."""
+    kind = format or "jsonl"
+    with open(path, "rb") as file:
+        head = file.read(4)
+    packed = ""
+    if kind not in ("parquet", "arrow"):
+        packed = "gz" if head.startswith(b"\x1f\x8b") else "zst" if head == b"\x28\xb5\x2f\xfd" else ""
+    rel = f"stdin.{kind}" + (f".{packed}" if packed else "")
+    return StandardInput(
+        os.path.abspath(path), rel, "lines" if lines and kind == "txt" else kind, packed, info.st_size, info.st_mtime_ns
+    )
 
 
 def _bytes(path: str) -> bytes:
@@ -195,8 +237,8 @@ def _refused(path: str, error: OSError) -> InputError:
 
 def _expand(argument: str, others: list[str], format: str | None) -> list[str]:
     """The argument itself, or what it matches as a glob. `others` gets files that match but are of no known kind."""
-    if argument == "-":
-        raise InputError("-: standard input cannot be read, because the input is read twice; save it to a file first")
+    if argument == STANDARD:
+        raise InputError("-: standard input is for `gpu-dedup run`; save it to a file first")
     if not argument:
         raise InputError("'': an input without a name; name a file, a folder or a glob")
     try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_dedup.backend import Backend, host_backend
 from gpu_dedup.batch import ROW_TEXT
-from gpu_dedup.errors import InputError, shown
+from gpu_dedup.errors import InputError
 from gpu_dedup.read.chunks import Reader
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.jsonl import JsonlReader
@@ -84,4 +84,4 @@ def read_rows(
             if len(found) == len(wanted):
                 return found
     missing = next(row for row in wanted.tolist() if row not in found)
-    raise InputError(f"{shown(source.path)}: it has no row {missing}; rows are numbered from 0")
+    raise InputError(f"{source.name}: it has no row {missing}; rows are numbered from 0")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gpu_dedup.batch import I64, U8
-from gpu_dedup.errors import InputError, InternalError, shown
+from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.streams import STREAMS, DamagedError, RawFile, Stream
@@ -143,7 +143,7 @@ class RecordReader(Reader):
                     raise InputError(
                         f"{self.unit} {rows + 1} is longer than {MAX_LINE} bytes",
                         f"is the file made of {self.unit}s? Split the record, or pass --on-bad-file skip",
-                        place=shown(self.source.path),
+                        place=self.source.name,
                     )
                 if filled == capacity:
                     grown = np.empty(2 * capacity + PAD, np.uint8)
@@ -185,14 +185,14 @@ class RecordReader(Reader):
                 raise InputError(
                     f"not {self.what}: this looks like {what}",
                     f"{remedy}, or pass --on-bad-file skip",
-                    place=shown(self.source.path),
+                    place=self.source.name,
                 )
 
     def _damaged(self, why: DamagedError, rows: int) -> InputError:
         return InputError(
             f"truncated or corrupt {self._codec}data after {rows} rows ({why})",
             "get a whole copy of the file, or pass --on-bad-file skip",
-            place=shown(self.source.path),
+            place=self.source.name,
         )
 
     def read_refs(self, refs: Sequence[ChunkRef]) -> Iterator[Chunk]:

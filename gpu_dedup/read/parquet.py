@@ -286,10 +286,10 @@ class ParquetReader(Reader):
             self._meta = self._file.metadata
         try:
             for name in later:
-                path_of(self._schema, name, source.path)
+                path_of(self._schema, name, source.name)
             found = None
             if columns is not None:
-                found = [path for name in columns if (path := path_of(self._schema, name, source.path))]
+                found = [path for name in columns if (path := path_of(self._schema, name, source.name))]
         except InputError:
             self.close()
             raise
@@ -311,7 +311,7 @@ class ParquetReader(Reader):
             raise InputError(
                 f"truncated, corrupt or unreadable Parquet data after {self._rows} rows ({why})",
                 "get a whole copy of the file, or pass --on-bad-file skip",
-                place=shown(self.source.path),
+                place=self.source.name,
             ) from error
 
     def _batches(self, group: int) -> Iterator[Any]:
@@ -329,7 +329,7 @@ class ParquetReader(Reader):
             raise InputError(
                 f"truncated or corrupt Parquet data: row group {group} differs by {left} rows from what the file says",
                 "get a whole copy of the file, or pass --on-bad-file skip",
-                place=shown(self.source.path),
+                place=self.source.name,
             )
 
     def __iter__(self) -> Iterator[ColumnChunk]:
@@ -346,7 +346,7 @@ class ParquetReader(Reader):
                 ref = ChunkRef(self._rows, count, group, at, 0)
                 self._rows += count
                 self._bytes += nbytes
-                return ColumnChunk(self.file_index, nbytes, ref, batches, self.source.path, self._schema, self._read)
+                return ColumnChunk(self.file_index, nbytes, ref, batches, self.source.name, self._schema, self._read)
 
             left = share - self._bytes
             for batch in self._batches(group):
@@ -385,7 +385,7 @@ class ParquetReader(Reader):
                         break
                     nbytes = self.source.size * ref.rows // max(self._meta.num_rows, 1)
                     self._bytes += nbytes
-                    yield ColumnChunk(self.file_index, nbytes, ref, held, self.source.path, self._schema, self._read)
+                    yield ColumnChunk(self.file_index, nbytes, ref, held, self.source.name, self._schema, self._read)
                     held = []
                     del mine[0]
                 at = end

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, MISSING, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, Bool, Rows, Tape
-from gpu_dedup.errors import InputError, InternalError, shown
+from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.read.chunks import ChunkRef, columns_here, only_one, quoted, why_not_utf8
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.lines import LinesChunk, RecordReader
@@ -54,7 +54,7 @@ class CsvChunk(LinesChunk):
     def _column(self, name: str) -> int | None:
         if name not in self._names:
             return None
-        only_one(self._names, name, name, self._source.path)
+        only_one(self._names, name, name, self._source.name)
         return self._names.index(name)
 
     def parse(
@@ -68,7 +68,7 @@ class CsvChunk(LinesChunk):
             raise InputError(
                 f"no column {quoted(fields)} ({columns_here(self._names, fields)})",
                 "name the right one with --text-field, or pass --on-bad-file skip",
-                place=shown(self._source.path),
+                place=self._source.name,
             )
         more = {name: self._column(name) for name in extra}
         asked = list(dict.fromkeys([*texts, *(column for column in more.values() if column is not None)]))
@@ -185,7 +185,7 @@ class CsvReader(RecordReader):
             raise InputError(
                 "a quote in the header is not closed",
                 "mend it, or pass --on-bad-file skip",
-                place=shown(self.source.path),
+                place=self.source.name,
             )
         columns = np.arange(counts[0])
         _, spans, kinds = self._backend.split_csv(data, starts, self._delimiter, columns, None)
@@ -201,7 +201,7 @@ class CsvReader(RecordReader):
                 raise InputError(
                     f"the header is not valid UTF-8 (column {k + 1}, byte {error.start + 1})",
                     "convert the file to UTF-8 (iconv -t UTF-8), or pass --on-bad-file skip",
-                    place=shown(self.source.path),
+                    place=self.source.name,
                 ) from None
         return names
 

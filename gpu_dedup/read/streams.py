@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from gpu_dedup.errors import InputError, shown
+from gpu_dedup.errors import InputError
 from gpu_dedup.read.discover import Source
 
 RAW_BLOCK = 1 << 17  # compressed bytes read at a time
@@ -22,7 +22,7 @@ class DamagedError(Exception):
 
 def changed(source: Source) -> InputError:
     return InputError(
-        "the file has changed since this run began", "start again when it stays as it is", place=shown(source.path)
+        "the file has changed since this run began", "start again when it stays as it is", place=source.name
     )
 
 
@@ -30,7 +30,7 @@ def unreadable(source: Source, error: OSError) -> InputError:
     return InputError(
         f"cannot be read: {error.strerror or error}",
         "mend or leave out the file, or pass --on-bad-file skip",
-        place=shown(source.path),
+        place=source.name,
     )
 
 

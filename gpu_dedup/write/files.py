@@ -22,17 +22,17 @@ def create(path: str) -> int:
         raise disk_error(error, path) from error
 
 
-def write_all(descriptor: int, data: Any, path: str) -> None:
-    """Write all bytes of a buffer. Raises OutputError."""
+def write_all(descriptor: int, data: Any, path: str, other: str = "another output folder") -> None:
+    """Write all bytes of a buffer. Raises OutputError. `other`: what else could be chosen."""
     view = memoryview(data).cast("B")
     try:
         while len(view):
             view = view[os.write(descriptor, view[: 1 << 30]) :]  # Linux moves at most 2 GiB - 4 KiB in one call
     except OSError as error:
-        raise disk_error(error, path) from error
+        raise disk_error(error, path, other) from error
 
 
-def write_pieces(descriptor: int, pieces: list[memoryview], path: str) -> None:
+def write_pieces(descriptor: int, pieces: list[memoryview], path: str, other: str = "another output folder") -> None:
     """Write buffers of bytes one after the other, without putting them together first. Raises OutputError."""
     first = 0
     try:
@@ -42,10 +42,10 @@ def write_pieces(descriptor: int, pieces: list[memoryview], path: str) -> None:
             count = os.writev(descriptor, some)
             for piece in some:
                 if count < len(piece):  # a full disk, a signal, or more than 2 GiB at once
-                    write_all(descriptor, piece[count:], path)
+                    write_all(descriptor, piece[count:], path, other)
                 count = max(0, count - len(piece))
     except OSError as error:
-        raise disk_error(error, path) from error
+        raise disk_error(error, path, other) from error
 
 
 def close(descriptor: int, path: str) -> None:
@@ -61,6 +61,30 @@ def _unreadable(path: str, error: OSError) -> InputError:
     return InputError(
         f"cannot be read: {error.strerror or error}", "mend or leave out the file and run again", place=shown(path)
     )
+
+
+def spool(descriptor: int, path: str, other: str) -> int:
+    """Everything that can be read from a descriptor, written to a new file; its bytes.
+
+    other  what else could be chosen where the disk refuses, for the message
+    Raises InputError where it cannot be read, OutputError.
+    """
+    target = create(path)
+    done = 0
+    try:
+        while True:
+            try:
+                block = os.read(descriptor, COPY_BYTES)
+            except OSError as error:
+                raise InputError(
+                    f"cannot be read: {error.strerror or error}", "name a file instead of -", place="standard input"
+                ) from error
+            if not block:
+                return done
+            write_all(target, block, path, other)
+            done += len(block)
+    finally:
+        os.close(target)
 
 
 def copy_file(src: str, dst: str, advance: Callable[[int], object] | None = None) -> str:

@@ -4,6 +4,8 @@
     DIR/_gpu_dedup/               marks the folder as ours
         report.json               renamed into place last: its presence means done
         removed.parquet
+        keep.parquet              where the run was asked for a mask, or to keep what it removes
+        removed/                  where it was asked to keep it: the rows that went, under the names that the input has
         outputs.json              names that this and earlier runs own; what --overwrite may replace or remove
         lock                      held while a run is at work
         tmp/                      unfinished files, and tables that outgrow the memory
@@ -32,6 +34,7 @@ from gpu_dedup.write.files import close, create, write_all
 FOLDER = "_gpu_dedup"
 REPORT = f"{FOLDER}/report.json"
 LOG = f"{FOLDER}/removed.parquet"
+REMOVED = f"{FOLDER}/removed"
 OWNED = f"{FOLDER}/outputs.json"
 LOCK = f"{FOLDER}/lock"
 TEMP = f"{FOLDER}/tmp"
@@ -85,9 +88,7 @@ class OutputFolder:
         self.path = os.path.abspath(path)
         self.rels = list(rels)
         self.overwrite = overwrite
-        for rel in self.rels:
-            if not _sound(rel) or rel.split("/")[0] == FOLDER:
-                raise InternalError(f"output name {rel!r} leaves the output folder or belongs to the run itself")
+        self._sound()
         # Set by whoever keeps work for the next start: files below tmp/new stay after an error, and outputs of a run
         # that was stopped while it renamed may be taken up.
         self.goes_on = False
@@ -97,6 +98,18 @@ class OutputFolder:
         self._lock: int | None = None
         self._started = False
         self._done = False
+
+    def _sound(self) -> None:
+        for rel in self.rels:
+            if not _sound(rel) or rel.split("/")[0] == FOLDER:
+                raise InternalError(f"output name {rel!r} leaves the output folder or belongs to the run itself")
+
+    def expect(self, rels: Sequence[str]) -> None:
+        """Name what will be written, where that was not known at the start. Raises OutputError as `check` does."""
+        self.rels = list(rels)
+        self._sound()
+        if self._started:
+            self.check()
 
     # -- before any work --------------------------------------------------------------------------------------------
 

@@ -69,6 +69,15 @@ class ParquetWriter:
             raise InternalError(f"{len(keep)} keep bits for a file of {metadata.num_rows} records")
         mask = np.zeros(metadata.num_rows, np.bool_)
         mask[: len(keep)] = keep
+        largest = max((metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)), default=1)
+        return self._write_all(self._survivors(mask, advance), largest)
+
+    def write_batches(self, parts: Iterator[list[Any]], largest: int) -> int:
+        """Write record batches of the source's schema instead of its own records, in row groups of `largest` rows."""
+        return self._write_all((batch for part in parts for batch in part), largest)
+
+    def _write_all(self, batches: Iterator[Any], largest: int) -> int:
+        file, metadata = self._file, self._file.metadata
         try:
             schema = file.schema_arrow
         except (pa.ArrowException, OSError) as error:
@@ -80,10 +89,9 @@ class ParquetWriter:
             self._writer = pq.ParquetWriter(self._sink, kept_schema, **options)
         except OSError as error:
             raise disk_error(error, self.path) from error
-        largest = max((metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)), default=1)
         held: list[Any] = []
         held_rows = held_bytes = 0
-        for batch in self._survivors(mask, advance):
+        for batch in batches:
             while batch.num_rows:
                 part = batch.slice(0, largest - held_rows)
                 batch = batch.slice(part.num_rows)
