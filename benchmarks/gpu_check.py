@@ -522,12 +522,15 @@ def time_kernels(cupy: Any, size: int, events: bool) -> dict[str, Any]:
     a, b = permutations(0, 119)
     stop = np.zeros(0, np.uint64)
     made = gpu.sketch(tape, every, 0, 5, stop, a, b)
+    numbers = permutations(0, 119 + 2)
+    fast = gpu.fast_sketch(tape, every, 0, 5, stop, *numbers)
 
     def road() -> None:
         normal = gpu.normalise(tape, 0)
         gpu.digest(normal)
         signatures = gpu.sketch(normal, every, 0, 5, stop, a, b).signatures
         keys = gpu.band_keys(signatures, 17, 7)
+        gpu.fast_sketch(normal, every, 0, 5, stop, *numbers)
         sets, bounds = gpu.shingle_sets(normal, some, 0, 5, stop)
         high = low = np.zeros(0, np.int64)
         for band in range(2):
@@ -542,7 +545,9 @@ def time_kernels(cupy: Any, size: int, events: bool) -> dict[str, Any]:
     with Clock(cupy, events) as clock:
         road()
         times = clock.milliseconds()
-    reference = host_backend("numba").sketch(tape, every[:2000], 0, 5, stop, a, b).signatures
+    host = host_backend("numba")
+    reference = host.sketch(tape, every[:2000], 0, 5, stop, a, b).signatures
+    fast_reference = host.fast_sketch(tape, every[:2000], 0, 5, stop, *numbers).signatures
     predicted: dict[str, float] = defaultdict(float)
     table = REPO / "benchmarks" / "results" / "kernel_table.json"
     if table.exists():
@@ -552,7 +557,9 @@ def time_kernels(cupy: Any, size: int, events: bool) -> dict[str, Any]:
     return {
         "bytes": tape.nbytes,
         "texts": len(tape),
-        "equal": bool(np.array_equal(made.signatures[:2000], reference)),
+        "equal": bool(
+            np.array_equal(made.signatures[:2000], reference) and np.array_equal(fast.signatures[:2000], fast_reference)
+        ),
         "kernels": {
             name: {
                 "launches": count,

@@ -34,6 +34,14 @@ def test_the_default_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert "warning" not in text
 
 
+def test_a_fast_sketch_is_named_and_costs_by_the_shingle(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "--sketch", "fast")
+    assert text.startswith("minhash token:5, 17 bands x 7 rows of a fast sketch, threshold 0.8, keep first\nrecipe ")
+    line = re.search(r"^  sketch +.*$", text, re.M)
+    assert line is not None
+    assert line[0].endswith("shingles (one in 7 bytes) at 1e+09/s")
+
+
 def test_the_much_copied_nine_by_thirteen_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "--bands", "9", "--rows", "13")
     assert re.search(r"warning: 9 bands x 13 rows finds 40 %", text)
@@ -106,6 +114,9 @@ def test_time_falls_with_threads_and_rises_with_slots() -> None:
     assert seconds(Recipe(), threads=4) == pytest.approx(one / 4)
     assert seconds(Recipe(num_perm=512, recall_ppm=999_999), threads=1) > one
     assert seconds(Recipe(method="exact"), threads=1) < one
+    fast = seconds(Recipe(sketch="fast"), threads=1)
+    assert seconds(Recipe(method="exact"), threads=1) < fast < one
+    assert seconds(Recipe(sketch="fast", num_perm=512, recall_ppm=999_999), threads=1) == pytest.approx(fast)
     assert seconds(Recipe(), threads=1, backend="numpy") > 5 * one
 
 

@@ -211,6 +211,8 @@ def test_summary_of_flags_and_of_bad_rows_that_stay() -> None:
 
 def test_describe_and_share_text() -> None:
     assert describe(RECIPE) == "minhash token:5, 17 bands x 7 rows, threshold 0.8, keep first"
+    fast = {**RECIPE, "sketch": "fast"}
+    assert describe(fast) == "minhash token:5, 17 bands x 7 rows of a fast sketch, threshold 0.8, keep first"
     assert [share_text(ppm) for ppm in (800_000, 1_000_000, 1, 123_456, 0)] == ["0.8", "1", "0.000001", "0.123456", "0"]
 
 
