@@ -4,13 +4,16 @@
     python benchmarks/pipeline.py --corpus english --mb 1000
 
 Each run is a process of its own, `gpu-dedup run` into an empty folder, its start included; the first one is not counted
-(it may compile, and brings the input into the page cache). Also measured: a file of ten lines, for the start alone.
+(it may compile, and brings the input into the page cache). Also measured: CPU seconds, which other programs on the
+machine change less, and a file of ten lines, for the start alone.
 Figures of the machine (benchmarks/README.md says how to read them) go to results/pipeline-NAME.json.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -22,18 +25,46 @@ from typing import Any
 import common
 import corpora
 
+# The same run as a library call, its stages timed by the CPU's clock (of all threads) instead of the wall's.
+BY_CPU = """
+import json, sys, time
+from gpu_dedup.pipeline import dedup
+from gpu_dedup.progress import Progress
+from gpu_dedup.run import Run
+progress = Progress(False, clock=time.process_time)
+before = time.process_time()
+dedup(sys.argv[2:], sys.argv[1], run=Run(overwrite=True), progress=progress)
+print(json.dumps({"imports": before, **progress.times}))
+"""
+
+
+def environment() -> dict[str, str]:
+    """As after an installation, where modules are compiled once and not by each process."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def cpu_by_stage(inputs: list[str], folder: Path) -> dict[str, float]:
+    """CPU seconds by stage of a run with default options."""
+    command = [sys.executable, "-c", BY_CPU, str(folder / "out"), *inputs]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    stages: dict[str, float] = json.loads(done.stdout)
+    return stages
+
 
 def once(inputs: list[str], options: list[str], folder: Path) -> dict[str, Any]:
     """One run: wall seconds of the process, and what its report says."""
     out = folder / "out"
     command = [sys.executable, "-m", "gpu_dedup", "run", *inputs, "-o", str(out), "--overwrite", "--quiet", *options]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, env=environment())
     wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = json.loads((out / "_gpu_dedup" / "report.json").read_bytes())
     result, machine = report["result"], report["machine"]
     return {
         "wall": wall,
+        "cpu": after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime,
         "mb": result["bytes_read"] / 1e6,
         "mb_per_second": result["bytes_read"] / 1e6 / wall,
         "peak_memory_mb": machine["peak_memory"] / 1e6,
@@ -69,6 +100,7 @@ def main() -> int:
         once(inputs, options, folder)
         runs = [once(inputs, options, folder) for _ in range(arguments.repeat)]
         corpora.write_texts(folder / "ten.jsonl", [f"text number {i} of ten" for i in range(10)])
+        cpu = [cpu_by_stage(inputs, folder) for _ in range(arguments.repeat)] if not options else []
         start = min(once([str(folder / "ten.jsonl")], [], folder)["wall"] for _ in range(3))
     middle = sorted(runs, key=lambda run: run["wall"])[len(runs) // 2]
     print(common.header(f"{middle['threads']} threads"))
@@ -78,9 +110,11 @@ def main() -> int:
     print(
         f"  {max(run['peak_memory_mb'] for run in runs):,.0f} MB at the peak; a file of ten lines takes {start:.2f} s"
     )
+    print(f"  {min(run['cpu'] for run in runs):.2f} CPU seconds, the least; by stage, wall and least CPU:")
     for stage, seconds in middle["stages"].items():
-        print(f"    {stage:24}{seconds:8.2f} s")
-    results = {"runs": runs, "ten_lines_seconds": start, "options": options}
+        least = min((by[stage] for by in cpu), default=None)
+        print(f"    {stage:24}{seconds:8.2f} s" + ("" if least is None else f"{least:8.2f} s"))
+    results = {"runs": runs, "ten_lines_seconds": start, "options": options, "cpu_by_stage": cpu}
     name = arguments.name or arguments.corpus or "input"
     common.save(arguments.json or common.RESULTS / f"pipeline-{name}.json", "pipeline", results)
     return 0
