@@ -32,6 +32,7 @@ SCRIPTS = {
     "hamming": "bench_hamming.py",
     "verify": "bench_verify.py",
     "audit": "bench_audit.py",
+    "bloom": "bench_bloom.py",
     "quality": "quality.py",
 }
 

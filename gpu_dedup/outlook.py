@@ -308,7 +308,7 @@ class _Line:
 def _row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
     """Bytes in memory for every row, by what they are."""
     if recipe.method in STREAMED:
-        return [("status", 1), ("verdict", 1), ("outcome", 1), ("mask", 1)]
+        return [("status", 2), ("verdict", 1), ("outcome", 1), ("mask", 1)]
     parts = [
         ("digest", 16),
         ("length", 8),

@@ -19,7 +19,7 @@ SMALL = {
     "extract": ["--megabytes", "0.05"], "normalise": ["--megabytes", "0.02"], "sketch": ["--megabytes", "0.05"],
     "simhash": ["--megabytes", "0.02"],
     "hamming": ["--sizes", "2000", "--megabytes", "0.05"],
-    "collide": ["--heads", "2000"], "verify": [], "audit": ["--documents", "300"],
+    "collide": ["--heads", "2000"], "verify": [], "bloom": ["--keys", "3000"], "audit": ["--documents", "300"],
 }  # fmt: skip
 
 

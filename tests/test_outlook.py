@@ -83,6 +83,27 @@ def test_exact_has_no_curve(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1,000 documents of 3,000 bytes" in text
 
 
+def test_a_filter_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """k, m, rate and memory of a thousand million keys, as solved (tests/test_bloom.py holds the solver)."""
+    assert cli.main(["explain", "--method", "bloom", "--capacity", "1000000000", "--key-field", "url"]) == 0
+    out = capsys.readouterr().out
+    assert "has seen its url before" in out
+    for name, value in (
+        ("capacity", "1,000,000,000"), ("rate", "1 in 1,000,000"), ("hashes k", "16"), ("blocks m", "75,919,336"),
+        ("memory", "4.86 GB"),
+    ):  # fmt: skip
+        assert re.search(rf"^  {name} +{re.escape(value)} ", out, re.MULTILINE), name
+    assert "38.9 a key, without blocks 28.8" in out
+    assert re.search(r"^  filter +4.86 GB +1 x 75,919,336 blocks x 64", out, re.MULTILINE)
+    assert "Chance that a pair" not in out
+    assert cli.main(["explain", "--method", "lshbloom", "--capacity", "10000000", "--fp-rate", "0.00001"]) == 0
+    out = capsys.readouterr().out
+    assert "any of 17 bands" in out
+    assert "1 in 100,000" in out
+    assert "<- threshold" in out
+    assert "the later of two rows that meet goes" in out
+
+
 def test_memory_is_the_sum_of_what_is_shown() -> None:
     from gpu_dedup.pipeline import settle
 

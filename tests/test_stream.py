@@ -256,6 +256,10 @@ def test_a_filter_of_other_keys_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RecipeError, match=words) as caught:
             dedup(path, tmp_path / "no", recipe, run)
         assert "\n" not in str(caught.value)
+    with pytest.raises(RunError, match=r"there is no folder .*; make it"):
+        dedup(path, tmp_path / "no", RECIPE, Run(bloom=str(tmp_path / "none" / "f"), progress=False))
+    with pytest.raises(InputError, match="Is a directory"):
+        dedup(path, tmp_path / "no", RECIPE, Run(bloom=str(tmp_path), progress=False))
     Path(saved).write_bytes(b"something else")
     with pytest.raises(InputError, match="not a Bloom filter"):
         dedup(path, tmp_path / "no", RECIPE, run)

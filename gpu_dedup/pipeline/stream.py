@@ -59,6 +59,8 @@ def open_filter(recipe: Recipe, run: Run, backend: Backend) -> BloomFilter:
     keys = hashlib.sha256(json.dumps(says, sort_keys=True).encode()).hexdigest()[:32]
     # With several tables the recipe's rate is that of all together.
     each = recipe.fp_rate_ppb // tables
+    if run.bloom is not None and not run.dry_run:
+        _check_place(run.bloom)
     if run.bloom is not None and os.path.exists(run.bloom):
         loaded = BloomFilter.load(run.bloom, backend=backend, threads=run.thread_count)
         if (why := BloomFilter.plan(recipe.capacity, each, tables, keys, says).differs(loaded)) is not None:
@@ -72,6 +74,15 @@ def open_filter(recipe: Recipe, run: Run, backend: Backend) -> BloomFilter:
     )
     filter.says = says
     return filter
+
+
+def _check_place(path: str) -> None:
+    """Refuse before the work a file that could not be written after it. Raises RunError."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise RunError(f"--bloom {shown(path)}: there is no folder {shown(folder)}; make it, or name another file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RunError(f"--bloom {shown(path)}: no permission to write in {shown(folder)}; name another file")
 
 
 class Stream:

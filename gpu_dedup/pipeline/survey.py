@@ -623,7 +623,7 @@ class Surveyor:
 
 def _stripped(batch: _Batch) -> _Batch:
     """What is kept of a batch whose rows have their verdicts."""
-    return replace(batch, sketched=None, errors=(), digest=batch.digest[:0].copy(), length=batch.length[:0].copy())
+    return replace(batch, sketched=None, errors=(), digest=np.zeros((0, 2), np.uint64), length=np.zeros(0, np.int64))
 
 
 def _joined(parts: list[Any], dtype: Any, width: int | None = None) -> Any:
