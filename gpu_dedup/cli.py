@@ -35,6 +35,7 @@ from gpu_dedup.recipe import (
     STREAMED,
     UNITS,
     VERIFY,
+    WEIGHTS,
     WITNESS,
     Recipe,
     ppb,
@@ -46,6 +47,7 @@ PROGRAM = "gpu-dedup"
 
 # Fields that mean nothing to a method: given with it, they are refused rather than ignored.
 _FILTER = frozenset(("key_field", "capacity", "fp_rate_ppb", "bloom", "on_full", "again"))
+_TERMS = frozenset(("weights", "top_terms", "df_checksum", "df_table", "save_df_table"))
 _PAIRS = frozenset(
     (
         "sieve_cut",
@@ -62,7 +64,7 @@ _PAIRS = frozenset(
 )
 _WORK = frozenset(("checkpoint", "fresh", "keep_work"))  # a method of one pass has nothing to go on from
 MEANINGLESS = {
-    "minhash": _FILTER | {"distance"},
+    "minhash": _FILTER | _TERMS | {"distance"},
     "simhash": _FILTER
     | frozenset(
         (
@@ -81,6 +83,7 @@ MEANINGLESS = {
     # A filter knows that a row has been seen, not which one it was: there are no pairs, and the first copy stays.
     "bloom": _PAIRS
     | _WORK
+    | _TERMS
     | {
         "distance",
         "sketch",
@@ -96,8 +99,9 @@ MEANINGLESS = {
         "keep",
         "max_removed_ppm",
     },
-    "lshbloom": _PAIRS | _WORK | {"distance", "key_field", "min_shingles", "keep"},
+    "lshbloom": _PAIRS | _WORK | _TERMS | {"distance", "key_field", "min_shingles", "keep"},
     "exact": _FILTER
+    | _TERMS
     | frozenset(
         (
             "shingle",
@@ -309,6 +313,23 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "--verify none the distance alone decides, as SimHash is often used, and some removals are wrong.",
             "3",
         ),
+        Option(
+            "weights",
+            "--weights",
+            str,
+            "|".join(WEIGHTS),
+            "What a shingle counts in a SimHash: 1 (set), as often as it occurs (count), or that times its rarity "
+            "(tfidf), which costs a pass over the different texts that counts them, unless --df-table is given.",
+            "set",
+        ),
+        _count("top_terms", "--top-terms", "N", "Under tfidf only the N heaviest shingles of a text count.", "all"),
+        Option(
+            "df_checksum",
+            "--df-checksum",
+            str,
+            "HEX",
+            "Checksum that the table of document frequencies must have, from the report of an earlier run.",
+        ),
         _count("bucket_cap", "--bucket-cap", "N", "A bucket with more members does not give all its pairs.", "256"),
         _count("cap_lowest", "--cap-lowest", "N", "... each member then meets the N first ones", "32"),
         _count("cap_splits", "--cap-splits", "N", "... and the bucket is split by N further keys", "8"),
@@ -391,6 +412,14 @@ RUN_OPTIONS: dict[str, tuple[Option, ...]] = {
             "After so much input, keep what was done for the next start of the same command; 0: never.",
             "256MB",
         ),
+        Option(
+            "df_table",
+            "--df-table",
+            str,
+            "FILE",
+            "Document frequencies for --weights tfidf, as --save-df-table left them; none are counted then.",
+        ),
+        Option("save_df_table", "--save-df-table", str, "FILE", "Keep the document frequencies that this run counts."),
         Option("batch_bytes", "--batch-bytes", parse_size, "SIZE", "Input read at a time.", "4MiB"),
     ),
     "Output": (
@@ -541,6 +570,11 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
         raise RecipeError(
             f"--audit compares true shingle sets, and --verify {verify} decides by something else; drop one"
         )
+    if recipe.get("weights") != "tfidf":
+        for field in ("top_terms", "df_checksum", "df_table", "save_df_table"):
+            if field in recipe or field in run:
+                weights = recipe.get("weights", Recipe.weights)
+                raise RecipeError(f"{_flag(field)} means nothing with --weights {weights}; drop it, or weigh by tfidf")
     if "sieve_cut" in recipe and verify == "none":
         raise RecipeError("--sieve-cut means nothing with --verify none: every collision is a match; drop one")
     if "edit_max_chars" in recipe and verify != "edit":

@@ -20,6 +20,7 @@ from gpu_dedup.progress import bytes_text, seconds_text
 from gpu_dedup.recipe import PPB, PPM, STREAMED, Recipe, ShingleSpec
 from gpu_dedup.report import describe, share_text
 from gpu_dedup.run import Run
+from gpu_dedup.weights import TABLE_BYTES
 
 # Fields that a comparison of two texts depends on.
 COMPARED = (
@@ -156,7 +157,10 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     changed = [f"{name.replace('_', '-')} {_value(name, values[name])}" for name in values if _given(recipe, name)]
     if changed:
         yield "with " + ", ".join(changed)
-    yield f"recipe {recipe.fingerprint()}"
+    if recipe.weighted and recipe.df_checksum is None:
+        yield "recipe: its fingerprint holds the checksum of its document frequencies, which are still to be counted"
+    else:
+        yield f"recipe {recipe.fingerprint()}"
     yield ""
     if recipe.banded:
         yield from _curve(recipe)
@@ -281,6 +285,10 @@ def _distances(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
         "edit": "Verified by the Levenshtein similarity of the normalised texts. The curve is for Jaccard similarity.",
         "none": "Not verified: the distance alone decides; some removals are wrong, the log calls them probabilistic.",
     }[recipe.verify]
+    if recipe.weighted:
+        yield "Weights: a shingle's count times its rarity among the different texts, 16.16 fixed point."
+        yield "That costs a pass: these texts are read again to count, and again for their fingerprints; neither with"
+        yield "--df-table. The curve is for weights that are all alike."
     if recipe.verify == "exact":
         s = recipe.threshold_ppm / PPM
         yield (
@@ -353,6 +361,8 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
         if spilled:
             text += f", of which half of --memory {bytes_text(run.memory_bytes)} stay in memory"
         lines.insert(1, _Line("sketches", text, tables - spilled))
+    if recipe.weighted:
+        lines.append(_Line("terms", "document frequencies and weights, 2 x 4 x 2^24 cells", 2 * TABLE_BYTES))
     if recipe.printed:
         at_work = min(threads, hamming.plan(corpus.documents, recipe.distance).tables)
         each_table = hamming.BYTES_PER_VALUE
@@ -383,6 +393,10 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
         lines[1:1] = [("simhash", f"{bytes_text(text)} at {bytes_text(rates.prints)}/s", text / rates.prints)]
         chosen = hamming.plan(corpus.documents, recipe.distance)
         seconds = chosen.compared / hamming.COMPARED_PER_SECOND
+        if recipe.weighted:
+            formula = f"{bytes_text(text)} read twice more at {bytes_text(rates.read)}/s, counted at "
+            seconds_more = 2 * text / rates.read + text / rates.prints
+            lines.insert(2, ("terms", f"{formula}{bytes_text(rates.prints)}/s", seconds_more))
         lines.append(("search", f"{chosen.tables:,} tables, {chosen.compared:.2g} comparisons or their worth", seconds))
     if recipe.banded:
         every = BYTES_PER_SHINGLE[recipe.spec.unit]

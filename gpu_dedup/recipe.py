@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import Decimal, InvalidOperation
@@ -27,6 +28,7 @@ BANDED = ("minhash", "lshbloom")  # they sketch, and rows meet by equal bands
 PRINTED = ("simhash",)  # they have fingerprints, and rows meet where these are near
 STREAMED = ("bloom", "lshbloom")  # decide row by row in the first pass, by filters of fixed size
 SKETCHES = ("minhash", "fast")
+WEIGHTS = ("set", "count", "tfidf")
 # The order of the steps is fixed; a recipe says which of them are on.
 NORMALIZE_STEPS = ("html", "nfc", "nfkc", "lower", "accents", "digits", "punctuation", "whitespace", "nospace")
 UNITS = ("token", "word", "char", "byte", "code")
@@ -131,6 +133,9 @@ class Recipe:
     seed: int = 0
     sieve_cut: int | None = None  # fewest equal slots that a candidate pair needs before it is verified
     distance: int = 3  # most bits in which the SimHashes of a candidate pair may differ
+    weights: str = "set"  # of the terms of a SimHash: 1, how often they occur, or that times their rarity
+    top_terms: int | None = None  # under weights=tfidf only so many terms, the heaviest, count; None: all
+    df_checksum: str | None = None  # of the table of document frequencies; None: the one that the run counts
     bucket_cap: int = 256  # a larger bucket does not give all its pairs
     cap_lowest: int = 32  # ... but each member with this many lowest ranks
     cap_splits: int = 8  # ... and is split by this many further keys
@@ -151,6 +156,7 @@ class Recipe:
         check_types(self, RecipeError)
         _choice("method", self.method, METHODS)
         _choice("sketch", self.sketch, SKETCHES)
+        _choice("weights", self.weights, WEIGHTS)
         _choice("verify", self.verify, VERIFY)
         _choice("cluster", self.cluster, CLUSTER)
         _choice("witness", self.witness, WITNESS)
@@ -222,6 +228,18 @@ class Recipe:
                 "verify signature counts slots, and a SimHash has none: its measure is the distance; use verify none, "
                 "or verify exact or edit for the true similarity"
             )
+        if self.top_terms is not None and not 1 <= self.top_terms <= LARGEST:
+            raise RecipeError(f"top-terms {self.top_terms} is outside 1 to {LARGEST}")
+        if self.df_checksum is not None and not re.fullmatch("[0-9a-f]{32}", self.df_checksum):
+            raise RecipeError(
+                f"df-checksum {self.df_checksum!r} is not 32 hexadecimal digits, as a report's recipe has them"
+            )
+        for name in ("top_terms", "df_checksum"):
+            if self.weights != "tfidf" and getattr(self, name) is not None:
+                raise RecipeError(
+                    f"{name.replace('_', '-')} is for weights tfidf, and weights {self.weights} has no use for it; "
+                    "drop it, or choose weights tfidf"
+                )
         if self.sieve_cut is not None and not 0 <= self.sieve_cut <= MAX_SLOTS:
             raise RecipeError(f"sieve-cut {self.sieve_cut} is outside 0 to {MAX_SLOTS}")
         kind, _, field = self.keep.partition(":")
@@ -260,6 +278,11 @@ class Recipe:
     def near(self) -> bool:
         """True for methods that hold near copies against one another, so that each has a witness."""
         return self.sketched and self.method not in STREAMED
+
+    @property
+    def weighted(self) -> bool:
+        """True for methods whose fingerprints need a table of document frequencies."""
+        return self.printed and self.weights == "tfidf"
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -322,6 +345,8 @@ class Recipe:
         """32 hex digits over every field that changes the answer, the definitions' version and the Unicode version."""
         if self.banded:
             _ = self.slots
+        if self.weighted and self.df_checksum is None:
+            raise RecipeError("the recipe is not settled: its document frequencies are still to be counted")
         from gpu_dedup.kernels.unicode import UNICODE_VERSION
 
         parts = {"recipe": self.as_dict(), "definitions": DEFINITIONS, "unicode": UNICODE_VERSION}

@@ -299,6 +299,7 @@ class Report:
     counts: Counts = field(default_factory=Counts)
     groups: int = 0
     largest_groups: list[Group] = field(default_factory=list)
+    frequencies: dict[str, Any] | None = None  # table of document frequencies: checksum, documents, cells, bytes, file
     collisions: Collisions | None = None  # None for methods without banding
     verification: Verification | None = None
     filter: Filter | None = None  # of methods that have one
@@ -592,6 +593,13 @@ def _comparison(report: Report) -> Iterator[str]:
             f"{'candidates':<12}{found.candidates:>13,}  pairs at distance {report.recipe.get('distance')} or less "
             f"({found.pairs:,} met in {_plural(found.tables, 'table')}; {_plural(found.equal, 'text')} with an earlier "
             "one's fingerprint)"
+        )
+    if report.frequencies is not None:
+        table = report.frequencies
+        whence = f"of {short(table['file'])}" if table.get("file") else "counted in a pass over these texts"
+        yield (
+            f"{'terms':<12}{table['documents']:>13,}  documents in the table of frequencies, {whence}; checksum "
+            f"{table['checksum']}"
         )
     if checked is not None:
         line += f"; {checked.verified:,} verified, {checked.matched:,} matched"

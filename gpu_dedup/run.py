@@ -70,6 +70,8 @@ class Run:
     bloom: str | None = None  # file of a Bloom filter to go on from and to save; its rows count as seen
     again: bool = False  # files whose rows `bloom` holds already are no error
     on_full: str = "stop"  # or warn: what more different rows than the recipe's capacity do
+    df_table: str | None = None  # a table of document frequencies; its checksum is the recipe's
+    save_df_table: str | None = None  # where the table that this run counts goes
     max_removed_ppm: int = 900_000  # near removals over rows read, from 1,000 rows, that stop a run before it writes
     write: str = "rows"  # "mask": bits that tell which rows stay, and no rows
     keep_removed: bool = False  # store the rows that go, so that `undo` can put the input together again
@@ -120,6 +122,13 @@ class Run:
             raise RunError("again is about files that a saved filter holds, and there is none; name it with bloom")
         if self.on_full not in ("stop", "warn"):
             raise RunError(f"on-full {self.on_full!r} is unknown; choose stop or warn")
+        for name, value in (("df-table", self.df_table), ("save-df-table", self.save_df_table)):
+            if value == "":
+                raise RunError(f"{name} '' names no file")
+        if self.df_table is not None and self.save_df_table is not None:
+            raise RunError("df-table gives a table and save-df-table keeps one that is counted; drop one of the two")
+        if self.save_df_table is not None and self.dry_run:
+            raise RunError("save-df-table writes a file, and a dry run writes nothing; drop one of the two")
         if not 0 <= self.max_removed_ppm <= 1_000_000:
             raise RunError(f"max-removed {self.max_removed_ppm / 1e6:g} is outside 0 to 1")
 

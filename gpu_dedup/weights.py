@@ -36,7 +36,8 @@ from gpu_dedup.recipe import DEFINITIONS, Recipe
 MAGIC = b"GDTERMS\0"
 VERSION = 1
 HEAD = 4096
-SIZE = HEAD + 4 * CELLS
+TABLE_BYTES = 4 * CELLS
+SIZE = HEAD + TABLE_BYTES
 _HEAD = struct.Struct("<8sIIQ32s32s")
 _SUM = struct.Struct("<Q")
 
@@ -62,6 +63,15 @@ def terms_key(recipe: Recipe) -> str:
     parts |= {"normalize": recipe.steps, "shingle": recipe.shingle, "stop_shingles": sorted(recipe.stop_shingles)}
     text = json.dumps([parts, DEFINITIONS, UNICODE_VERSION], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def is_table(path: str) -> bool:
+    """True for a file that begins as a table does."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 class DocumentFrequencies:
@@ -116,9 +126,16 @@ class DocumentFrequencies:
         return found.hexdigest()[:32]
 
     def save(self, path: str, overwrite: bool = False) -> None:
-        """Write the table under a temporary name, bring it to the disk, give it its name. Raises OutputError."""
-        if not overwrite and os.path.lexists(path):
-            raise OutputError(f"{shown(path)}: is there already; name another file, or pass --overwrite")
+        """Write the table under a temporary name, bring it to the disk, give it its name.
+
+        overwrite: also where another table is. What is no table is never replaced. Raises OutputError.
+        """
+        if os.path.lexists(path) and not is_table(path):
+            raise OutputError(f"{shown(path)}: a file that is no table stands there; name another")
+        if os.path.lexists(path) and not overwrite:
+            if self._is_at(path):  # of a run that was stopped after it
+                return
+            raise OutputError(f"{shown(path)}: another table is there already; name another file, or pass --overwrite")
         head = _HEAD.pack(MAGIC, VERSION, CELL_BITS, self.documents, self.key.encode(), self.checksum().encode())
         head += _SUM.pack(xxhash.xxh3_64_intdigest(head))
         temp = f"{path}.{os.getpid()}.tmp"
@@ -133,6 +150,13 @@ class DocumentFrequencies:
             with contextlib.suppress(OSError):
                 os.unlink(temp)
             raise disk_error(error, path, "another file") from error
+
+    def _is_at(self, path: str) -> bool:
+        try:
+            there = DocumentFrequencies.load(path)
+        except InputError:
+            return False
+        return (there.key, there.checksum()) == (self.key, self.checksum())
 
     @classmethod
     def load(cls, path: str, key: str | None = None) -> DocumentFrequencies:

@@ -63,32 +63,32 @@ def simhash(hashes: U64, hash_offsets: I64) -> U64:
     raises        ValueError: arguments that leave the arrays
     """
     check(hashes, hash_offsets)
-    ones = [1] * len(hashes)
+    ones = np.ones(len(hashes), np.int64)
     pairs = zip(hash_offsets[:-1].tolist(), hash_offsets[1:].tolist(), strict=True)
     return np.array([_fingerprint(hashes[a:b], ones[a:b]) for a, b in pairs], np.uint64)
 
 
-def _fingerprint(hashes: U64, weights: list[int]) -> int:
-    """The fingerprint of one document, in Python integers."""
+def _fingerprint(hashes: U64, weights: I64) -> int:
+    """The fingerprint of one document."""
     out = 0
     for bit in range(BITS):
-        found = ((hashes >> np.uint64(bit)) & np.uint64(1)).tolist()
-        if sum(w if one else -w for one, w in zip(found, weights, strict=True)) > 0:
+        found = ((hashes >> np.uint64(bit)) & np.uint64(1)) != 0
+        if int(weights[found].sum()) - int(weights[~found].sum()) > 0:
             out |= 1 << bit
     return out
 
 
-def _terms(hashes: U64, rule: int, idf: U32, top: int) -> tuple[U64, list[int]]:
+def _terms(hashes: U64, rule: int, idf: U32, top: int) -> tuple[U64, I64]:
     """Terms of one document with their weights; hashes as they occur."""
     terms, counts = np.unique(hashes, return_counts=True)
     if rule == SET:
-        return terms, [1] * len(terms)
+        return terms, np.ones(len(terms), np.int64)
+    weights = counts.astype(np.int64)
     if rule == COUNT:
-        return terms, counts.tolist()
-    factors = idf[(terms >> np.uint64(64 - CELL_BITS)).astype(np.int64)].tolist()
-    weights = [count * factor for count, factor in zip(counts.tolist(), factors, strict=True)]
-    first = sorted(range(len(terms)), key=lambda i: (-weights[i], i))[: top or None]  # terms ascend
-    return terms[first], [weights[i] for i in first]
+        return terms, weights
+    weights *= idf[(terms >> np.uint64(64 - CELL_BITS)).astype(np.int64)].astype(np.int64)
+    first = np.argsort(-weights, kind="stable")[: top or None]  # terms ascend
+    return terms[first], weights[first]
 
 
 def fingerprints(

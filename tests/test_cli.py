@@ -137,6 +137,8 @@ def test_again_goes_with_a_saved_filter(seen: dict[str, Any], capsys: pytest.Cap
     arguments = ["run", "in.jsonl", "-o", "out", "--method", "lshbloom", "--bloom", "f", "--again"]
     assert run_main(capsys, *arguments)[0] == 0
     assert seen["run"] == Run(bloom="f", again=True)
+# Options of SimHash alone, which mean nothing without it.
+TERMS = ("weights", "top_terms", "df_checksum", "df_table", "save_df_table")
 
 
 @pytest.mark.parametrize("field", GIVEN)
@@ -157,7 +159,8 @@ def test_an_option_sets_its_field_and_no_other(
 
 
 def test_the_table_above_covers_all_options() -> None:
-    tested = {*GIVEN, *FILTER, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", "strip", *cli.SWITCHES}
+    tested = {*GIVEN, *FILTER, *TERMS, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", "strip"}
+    tested |= {*cli.SWITCHES}
     assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
 
 
@@ -165,6 +168,17 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
     code, _, _ = run_main(capsys, "run", "a", "-o", "b", "--method", "simhash", "--distance", "7", "--verify", "none")
     assert code == 0
     assert seen["recipe"] == Recipe(method="simhash", distance=7, verify="none")
+    weigh = ["run", "a", "-o", "b", "--method", "simhash", "--weights", "tfidf"]
+    for flag, text, field, value in (
+        ("--top-terms", "64", "top_terms", 64), ("--df-checksum", "0a" * 16, "df_checksum", "0a" * 16),
+        ("--df-table", "t.df", "df_table", "t.df"), ("--save-df-table", "t.df", "save_df_table", "t.df"),
+    ):  # fmt: skip
+        assert run_main(capsys, *weigh, flag, text)[0] == 0
+        given = {"method": "simhash", "weights": "tfidf"}
+        if field.endswith("table"):
+            assert (seen["recipe"], seen["run"]) == (Recipe(**given), Run(**{field: value}))
+        else:
+            assert seen["recipe"] == Recipe(**given, **{field: value})
     stops = tmp_path / "stop.txt"
     stops.write_bytes("\ufeffall rights reserved by us\r\n\n   \nécole\nécole\n".encode())
     code, out, _ = run_main(
@@ -181,6 +195,10 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
     )  # fmt: skip
     assert seen["run"] == Run(dry_run=True, overwrite=True, progress=False)
     assert seen["progress"].show is False
+
+
+SIMHASH = ["run", "x", "-o", "y", "--method", "simhash"]
+TFIDF = [*SIMHASH, "--weights", "tfidf"]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +271,16 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
         ),
         (["explain", "--method", "bloom"], "--method bloom needs --capacity N"),
         (["explain", "--max-removed", "0.5"], "--max-removed"),
+        (["run", "x", "-o", "y", "--weights", "count"], "--weights means nothing with --method minhash"),
+        (["run", "x", "-o", "y", "--method", "exact", "--df-table", "t"], "--df-table means nothing with --method ex"),
+        ([*SIMHASH, "--top-terms", "5"], "--top-terms means nothing with --weights set; drop it, or weigh by tfidf"),
+        ([*SIMHASH, "--weights", "count", "--save-df-table", "t"], "--save-df-table means nothing with --weights co"),
+        ([*SIMHASH, "--weights", "idf"], "weights 'idf' is unknown; choose one of set, count, tfidf"),
+        ([*TFIDF, "--top-terms", "0"], "top-terms 0 is outside 1 to"),
+        ([*TFIDF, "--df-checksum", "12"], "df-checksum '12' is not 32 hexadecimal digits"),
+        ([*TFIDF, "--df-table", "a", "--save-df-table", "b"], "drop one of the two"),
+        ([*TFIDF, "--dry-run", "--save-df-table", "b"], "a dry run writes nothing; drop one of the two"),
+        ([*TFIDF, "--df-table", ""], "df-table '' names no file"),
         (["explain", "--mean-bytes", "5"], "--documents"),
         (["explain", "--documents", "many"], "documents 'many'"),
         (["explain", "--documents", "0"], "above 0"),
@@ -285,7 +313,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_every_option_without_meaning_is_refused(
     method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles", "distance"}:
+    for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles", "distance", *TERMS}:
         given = [cli.SWITCHES[field]] if field in cli.SWITCHES else list({**GIVEN, **FILTER}[field][:2])
         flag = given[0]
         code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", method, *given)

@@ -98,10 +98,18 @@ def test_a_file_keeps_a_table(tmp_path: Path) -> None:
         assert (found.key, found.documents, found.checksum()) == (KEY, 4, made.checksum())
         np.testing.assert_array_equal(found.counts, made.counts)
         found.merge(made)  # what was read can be added to
-    with pytest.raises(OutputError, match="is there already; name another file, or pass --overwrite"):
-        made.save(path)
+    made.save(path)  # the same table is there: of a run that was stopped after it
+    with pytest.raises(OutputError, match="another table is there already; name another file, or pass --overwrite"):
+        found.save(path)
+    assert DocumentFrequencies.load(path).documents == 4
     found.save(path, overwrite=True)
     assert DocumentFrequencies.load(path).documents == 8
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match="a file that is no table stands there"):
+            made.save(str(other), overwrite)
+    assert other.read_text() == "mine"
     with pytest.raises(RecipeError, match=r"terms\.df: counts the terms of another"):
         DocumentFrequencies.load(path, terms_key(Recipe()))
 

@@ -556,6 +556,7 @@ def warm(
     bloom: bool = False,
     prints: bool = False,
     trim: bool = False,
+    terms: bool = False,
 ) -> None:
     """Compile the kernels of a run in this one thread before others call them; a damaged cache is made anew on the way.
 
@@ -567,6 +568,7 @@ def warm(
     bloom  also those of Bloom filters
     prints also those of fingerprints
     trim   also that of strip and max_chars
+    terms  also those of document frequencies
 
     Compiling takes seconds on the first run ever on a machine, so it is said; later runs load the cache folder.
     """
@@ -581,7 +583,7 @@ def warm(
             return
         backend.note = note
         warmed = backend.warmed
-    wanted = (near, edit, audit, html, fast, bloom, prints, trim)
+    wanted = (near, edit, audit, html, fast, bloom, prints, trim, terms)
     if wanted in warmed:
         return
     from gpu_dedup.kernels import jit
@@ -591,7 +593,7 @@ def warm(
 
     def touch() -> RunError | None:
         try:
-            _touch(backend, near, edit, audit, html, fast, bloom, prints, trim)
+            _touch(backend, near, edit, audit, html, fast, bloom, prints, trim, terms)
         except RunError as error:  # a GPU's fault says nothing of the cache
             return error
         return None
@@ -632,6 +634,7 @@ def _touch(
     bloom: bool,
     prints: bool,
     trim: bool,
+    terms: bool,
 ) -> None:
     """Call every kernel of a run once, on arrays of the types that a run gives them."""
     from gpu_dedup.kernels.normalise_ref import HTML, LOWER, NFKC, WHITESPACE
@@ -687,10 +690,13 @@ def _touch(
     backend.components(len(tape), high, low)
     backend.tree(len(tape), high, low)
     if prints:
-        words = backend.simhash(sets, set_offsets)
+        words = backend.fingerprints(all_steps, everyone, 0, 2, stop, SET, np.zeros(0, np.uint32), 0).values
         members, starts = backend.buckets(backend.hamming_keys(words, 1, 1), np.array([0, len(words)], np.int64))
         offsets = backend.pair_offsets(starts, len(words) + 1, 1)
         backend.near_pairs(words, members, starts, offsets, 0, len(members), np.ones(1, np.uint64), 64)
         backend.hamming_distances(words, high, low)
+    if terms:
+        table = np.zeros(1 << 24, np.uint32)
+        backend.add_cells(table, backend.cells(all_steps, everyone, 0, 2, stop)[0])
     if audit:
         backend.audit(sets, set_offsets, backend.audit_index(sets, set_offsets), 500_000)

@@ -2,6 +2,7 @@
 
 read -> normalise -> digest -> sketch                 survey   (first pass over the input)
 exact classes -> heads in keeper order                keep
+document frequencies, where SimHash weighs by them    terms    (heads are read again, unless a table is given)
 band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
   or fingerprints -> Hamming join -> verify
 cluster -> outcome of every row                       outcome
@@ -41,6 +42,7 @@ from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.resume import Resume, Saver
 from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
+from gpu_dedup.pipeline.terms import checked, count_terms, given_table
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import STANDARD, Source, StandardInput, discover, guess_text_field
 from gpu_dedup.recipe import PPM, STREAMED, Recipe
@@ -60,6 +62,7 @@ from gpu_dedup.report import (
 )
 from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget, RaggedTable, Table
+from gpu_dedup.weights import DocumentFrequencies
 from gpu_dedup.write import OutputFolder, spool, standard_output
 
 if TYPE_CHECKING:
@@ -139,6 +142,7 @@ def dedup(
     names = [os.fsdecode(path) for path in inputs]
     passed_over: list[str] = []
     place = _check_output(target, recipe, run)  # folder that gets anything at all
+    recipe, table = given_table(recipe, run)
     with contextlib.ExitStack() as stack:
         folder = None if place is None else OutputFolder(place, [], run.overwrite)
         spooled = None
@@ -183,8 +187,8 @@ def dedup(
                 stack.enter_context(folder)
         kept = stack.enter_context(_kept_work(recipe, run, sources, folder, progress))
         job = _job(stack, recipe, run, backend, progress, folder)
-        done = _search(job, why, sources, gpus, processes or 1, kept)
-        survey, outcome = done.survey, done.found.outcome
+        done = _search(job, why, sources, gpus, processes or 1, kept, table)
+        recipe, survey, outcome = job.recipe, done.survey, done.found.outcome
         groups = _Groups.of(recipe, outcome)
         emitted = emit(
             survey, done.sketcher, job.pool, run.batch_bytes, outcome,
@@ -300,11 +304,12 @@ def dedup_column(
     if run.audit is not None:
         check_audit(recipe)
     _check_filter(recipe, run)
+    recipe, table = given_table(recipe, run)
     backend, why = choose_backend(run, source.size)
     with contextlib.ExitStack() as stack:
         job = _job(stack, recipe, run, backend, progress, None)
-        done = _search(job, why, [source], count_gpus(run, backend, 1, source.size), 1)
-        survey, outcome = done.survey, done.found.outcome
+        done = _search(job, why, [source], count_gpus(run, backend, 1, source.size), 1, table=table)
+        recipe, survey, outcome = job.recipe, done.survey, done.found.outcome
         groups = _Groups.of(recipe, outcome)
         kept = keep_mask(recipe, survey.status, outcome)
         known = Ids(wanted_ids(outcome, groups.rows))
@@ -344,20 +349,24 @@ class _Searched:
 
 
 def _search(
-    job: _Job, why: str, sources: list[Source], gpus: int, processes: int, kept: Checkpoint | None = None
-) -> _Searched:
-    """First pass, decisions, guard and audit. The backend of the job may be another one afterwards."""
+    job: _Job, why: str, sources: list[Source], gpus: int, processes: int, kept: Checkpoint | None = None,
+    table: DocumentFrequencies | None = None,
+) -> _Searched:  # fmt: skip
+    """First pass, decisions, guard and audit. The backend of the job may be another one afterwards, and its recipe has
+    the checksum of the document frequencies. table: of these, where they are known."""
     recipe, run, progress = job.recipe, job.run, job.progress
     near, edit, streamed = recipe.sketched, recipe.verify == "edit", recipe.method in STREAMED
     fast, prints, html = recipe.sketch == "fast", recipe.printed, "html" in recipe.steps
+    terms = recipe.weighted and table is None
     with progress.stage("start"):
         audited, trim = run.audit is not None, recipe.trims
-        warm(job.backend, progress.note, near, edit, audited, html, fast, streamed, prints, trim)
+        warm(job.backend, progress.note, near, edit, audited, html, fast, streamed, prints, trim, terms)
         if any(source.format in ("csv", "tsv") for source in sources):
             warm_csv(job.backend, progress.note)
         stream = Stream(recipe, run, open_filter(recipe, run, job.backend)) if streamed else None
     # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
-    sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0)
+    idf = None if table is None else table.idf()
+    sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0, idf)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
         survey, gpus = _survey(job, sketcher, sources, gpus, processes, stream, advance, kept)
     _check_keeper(recipe, survey)
@@ -365,9 +374,12 @@ def _search(
     if job.backend.name == "numpy" and run.backend is None and not few:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
-            warm(job.backend, progress.note, near, edit, html=html, fast=fast, prints=prints, trim=trim)
+            warm(job.backend, progress.note, near, edit, html=html, fast=fast, prints=prints, trim=trim, terms=terms)
         sketcher = replace(sketcher, backend=job.backend)
-    found = _decide(job, survey, sketcher) if stream is None else _streamed(job, survey, stream)
+    found = _decide(job, survey, sketcher) if stream is None else _streamed(job, survey, sketcher, stream)
+    sketcher = found.sketcher
+    if table is not None and run.df_table is not None:
+        found.frequencies = _frequencies(table, run.df_table)
     _guard(recipe, run, survey, found.outcome)
     audit = None if run.audit is None else _audit(job, survey, sketcher, found, run.audit)
     return _Searched(sketcher, survey, found, audit, gpus, why, stream)
@@ -416,6 +428,7 @@ def _survey(
         survey = survey_shards(
             sources, shards, [Place(job.backend.name, number) for number in range(len(shards))], recipe,
             run.thread_count, run.batch_bytes, job.table, job.work_folder(), advance, job.progress.note,
+            run.df_table,
         )  # fmt: skip
         return survey, len(shards) if gpus else 0
     resume = saver = None
@@ -435,6 +448,14 @@ def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) 
         report = Report.load(target)
     except InputError:
         return None
+    if recipe.weighted and recipe.df_checksum is None:
+        # The table follows from the input, and a saved one is there already.
+        if run.save_df_table is not None and not os.path.lexists(run.save_df_table):
+            return None
+        known = report.recipe.get("df_checksum")
+        if not isinstance(known, str):
+            return None
+        recipe = recipe.with_(df_checksum=known)
     made_of = [(entry.path, entry.size) for entry in report.inputs]
     same = (
         report.fingerprint == recipe.fingerprint()
@@ -560,12 +581,20 @@ class _Found:
     """What the middle of the road knows."""
 
     outcome: Outcome
+    sketcher: Sketcher  # with all that sketches take
     decision: Decision | None
     candidates: Candidates | Near | None
     ranked: Heads | None  # the heads that decision is about
     without_text: I64
     short_texts: int
     heavy: list[HeavyBucket]
+    frequencies: dict[str, Any] | None = None  # of SimHash's terms
+
+
+def _frequencies(table: DocumentFrequencies, file: str) -> dict[str, Any]:
+    """What the report says of a table. file: that it was read from, '' if this run has counted it."""
+    facts = {"checksum": table.checksum(), "documents": table.documents, "cells": table.cells}
+    return {**facts, "bytes": table.counts.nbytes, "file": file}
 
 
 def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
@@ -583,10 +612,19 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
         head = rows[classes(survey.digest[rows], survey.length[rows], ranking)]
     if not near:
         outcome = assemble(recipe, survey.status, rows, head, rows[:0], None, empty)
-        return _Found(outcome, None, None, None, empty, 0, [])
+        return _Found(outcome, sketcher, None, None, None, empty, 0, [])
 
     in_order = rows[ranking]
     heads = in_order[head[ranking] == in_order]
+    frequencies = None
+    if not sketcher.ready:
+        with job.progress.stage("count terms", int(survey.length[heads].sum())) as advance:
+            table = count_terms(survey, sketcher, job.pool, job.run.batch_bytes, heads, advance)
+            recipe = job.recipe = checked(recipe, table, "the texts of this input")
+            if job.run.save_df_table is not None:
+                table.save(job.run.save_df_table, job.run.overwrite)
+            sketcher = replace(sketcher, recipe=recipe, idf=table.idf())
+            frequencies = _frequencies(table, "")
     # A class's sketch hangs on whichever of its rows was sketched.
     carrier = np.full(len(survey.status), -1, np.int64)
     sketched = rows[survey.sketch[rows] >= 0]
@@ -621,14 +659,14 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
     outcome = assemble(recipe, survey.status, rows, head, ranked.rows, decision, without_text)
-    return _Found(outcome, decision, candidates, ranked, without_text, short_texts, heavy)
+    return _Found(outcome, sketcher, decision, candidates, ranked, without_text, short_texts, heavy, frequencies)
 
 
-def _streamed(job: _Job, survey: Survey, stream: Stream) -> _Found:
+def _streamed(job: _Job, survey: Survey, sketcher: Sketcher, stream: Stream) -> _Found:
     """The outcome of rows that have had their verdicts in the first pass."""
     assert survey.verdict is not None
     outcome, without_text = stream_outcome(job.recipe, survey.status, survey.verdict)
-    return _Found(outcome, None, None, None, without_text, stream.short, [])
+    return _Found(outcome, sketcher, None, None, None, without_text, stream.short, [])
 
 
 def _audit(job: _Job, survey: Survey, sketcher: Sketcher, found: _Found, count: int) -> Audit:
@@ -727,6 +765,7 @@ def _report(
         counts.by_reason[reason] = int(np.count_nonzero(mine & ~emitted.kept_mask))
         counts.flagged_by_reason[reason] = int(np.count_nonzero(mine & emitted.kept_mask))
     counts.flagged = sum(counts.flagged_by_reason.values())
+    report.frequencies = found.frequencies
     report.groups = groups.count
     texts, _ = emitted.ids.look_up(groups.rows) if emitted.ids is not None else ([None] * len(groups.rows), None)
     for row, size, text in zip(groups.rows, groups.sizes, texts, strict=True):

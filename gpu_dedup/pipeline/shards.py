@@ -27,9 +27,11 @@ from gpu_dedup.errors import InputError, InternalError, OutputError, UserError, 
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, SketchTables, Survey, Surveyor, where_in
+from gpu_dedup.pipeline.terms import checked
 from gpu_dedup.read import Source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.spool import Budget, Table, read_blocks
+from gpu_dedup.weights import DocumentFrequencies, terms_key
 
 # Arrays of a survey: name -> dtype, items in a row, whether a row is a sketch.
 ARRAYS: dict[str, tuple[Any, int | None, bool]] = {
@@ -67,6 +69,7 @@ class _Task:
     threads: int
     batch_bytes: int
     folder: str
+    df_table: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,17 +137,27 @@ def survey_shards(
     folder: str,
     advance: Callable[[int], None],
     note: Callable[[str], None],
+    df_table: str | None = None,
 ) -> Survey:
     """What `Surveyor.survey` gives for all sources, from one process for each shard.
 
     recipe   without a limit on rows: that is for one process
     threads  of all processes together, but one at least for each
+    df_table  file of document frequencies, where the recipe weighs by one that is known
     folder   on disk, for what travels; the largest part of it a second time if `table` goes to disk too
 
     Raises what one process would: the first error in input order. RunError for a process that died.
     """
     tasks = [
-        _Task(place, sources[first:last], recipe, max(1, threads // len(shards)), batch_bytes, _own(folder, number))
+        _Task(
+            place,
+            sources[first:last],
+            recipe,
+            max(1, threads // len(shards)),
+            batch_bytes,
+            _own(folder, number),
+            df_table,
+        )
         for number, ((first, last), place) in enumerate(zip(shards, places, strict=True))
     ]
     jobs = [Job(str(task.place), task, _where_of(task.sources)) for task in tasks]
@@ -188,7 +201,10 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     recipe = task.recipe
     backend = task.place.open()
     html, fast = "html" in recipe.steps, recipe.sketch == "fast"
-    warm(backend, channel.note, recipe.near, html=html, fast=fast, prints=recipe.printed, trim=recipe.trims)
+    warm(
+        backend, channel.note, recipe.near, html=html, fast=fast, prints=recipe.printed, trim=recipe.trims,
+        terms=recipe.weighted and task.df_table is None,
+    )  # fmt: skip
     if any(source.format in ("csv", "tsv") for source in task.sources):
         warm_csv(backend, channel.note)
     nothing = Budget(0)  # all of it goes to disk
@@ -198,8 +214,13 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
         tables.append(Table(dtype, width, lambda: task.folder, nothing))
         return tables[-1]
 
+    idf = None
+    if task.df_table is not None:
+        frequencies = DocumentFrequencies.load(task.df_table, terms_key(recipe))
+        checked(recipe, frequencies, task.df_table)  # it is the one that the parent has read
+        idf = frequencies.idf()
     with Pool(task.threads) as pool:
-        surveyor = Surveyor(Sketcher.of(recipe, backend), pool, task.batch_bytes, table)
+        surveyor = Surveyor(Sketcher.of(recipe, backend, idf=idf), pool, task.batch_bytes, table)
         try:
             survey = surveyor.survey(task.sources, channel.advance)
         except (InputError, KeeperError) as error:

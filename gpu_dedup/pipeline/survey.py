@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.backend import SET, Backend, Sketches
+from gpu_dedup.backend import COUNT, SET, TFIDF, Backend, Sketches
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.keep import KeeperColumn, KeeperError
@@ -23,7 +23,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.pipeline.stream import Stream
 from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
-from gpu_dedup.recipe import STREAMED, Recipe
+from gpu_dedup.recipe import STREAMED, WEIGHTS, Recipe
 from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
 from gpu_dedup.spool import Table
@@ -99,9 +99,10 @@ class Sketcher:
     stop: U64
     a: U32
     b: U32
+    idf: U32 | None = None  # weights of terms, where the recipe has such and they are known
 
     @classmethod
-    def of(cls, recipe: Recipe, backend: Backend, slots: int = 0) -> Sketcher:
+    def of(cls, recipe: Recipe, backend: Backend, slots: int = 0, idf: U32 | None = None) -> Sketcher:
         """slots: compute so many at least; those beyond the recipe's are for later runs with other bands. Not so for
         the fast sketch, where more slots are another sketch."""
         normaliser = Normaliser.of(recipe, backend)
@@ -110,7 +111,7 @@ class Sketcher:
         if recipe.stop_shingles:
             steps = normaliser.steps
             stop = stop_hashes(recipe.stop_shingles, recipe.spec, lambda tape: backend.normalise(tape, steps), backend)
-        return cls(recipe, backend, normaliser, stop, a, b)
+        return cls(recipe, backend, normaliser, stop, a, b, idf)
 
     @property
     def slots(self) -> int:
@@ -120,6 +121,11 @@ class Sketcher:
     @property
     def fast(self) -> bool:
         return self.recipe.banded and self.recipe.sketch == "fast"
+
+    @property
+    def ready(self) -> bool:
+        """False while sketches need document frequencies that are still to be counted."""
+        return not self.recipe.weighted or self.idf is not None
 
     def normalise(self, tape: Tape) -> Tape:
         return self.normaliser(tape, self.backend)
@@ -131,7 +137,7 @@ class Sketcher:
         return sketch(tape, select, spec.unit_code, spec.n, self.stop, self.a, self.b)
 
     def sketch(self, tape: Tape, select: I64) -> Sketched:
-        """Sketches of the normalised texts tape[select].
+        """Sketches of the normalised texts tape[select]; of none of them while this is not `ready`.
 
         Shingles are counted with their repeats, or, where --min-shingles asks how many there are, without.
         """
@@ -139,8 +145,16 @@ class Sketcher:
         signatures = keys = prints = None
         units = kept = np.zeros(0, np.int64)
         if recipe.printed:
-            none = np.zeros(0, np.uint32)
-            printed = self.backend.fingerprints(tape, select, spec.unit_code, spec.n, self.stop, SET, none, 0)
+            assert self.ready or not len(select)
+            rule, idf = (SET, COUNT, TFIDF)[WEIGHTS.index(recipe.weights)], np.zeros(0, np.uint32)
+            if self.idf is not None:
+                idf = self.idf
+            elif rule == TFIDF:  # there is nothing to be weighed
+                rule = SET
+            top = recipe.top_terms or 0
+            printed = self.backend.fingerprints(
+                tape, select, spec.unit_code, spec.n, self.stop, rule, idf, top if rule == TFIDF else 0
+            )
             prints, units, kept = printed.values, printed.units, printed.kept
         if recipe.banded:
             made = self.make(tape, select)
@@ -590,6 +604,8 @@ class Surveyor:
         sketched = None
         if recipe.sketched:
             select = np.flatnonzero((rows.status == ROW_TEXT) & (length > 0))
+            if not self.sketcher.ready:
+                select = select[:0]
             if self.seen is not None:
                 select = select[self.seen.first_time(digest[select])]
             sketched = self.sketcher.sketch(normal, select)
