@@ -137,6 +137,8 @@ def test_again_goes_with_a_saved_filter(seen: dict[str, Any], capsys: pytest.Cap
     arguments = ["run", "in.jsonl", "-o", "out", "--method", "lshbloom", "--bloom", "f", "--again"]
     assert run_main(capsys, *arguments)[0] == 0
     assert seen["run"] == Run(bloom="f", again=True)
+
+
 # Options of SimHash alone, which mean nothing without it.
 TERMS = ("weights", "top_terms", "df_checksum", "df_table", "save_df_table")
 

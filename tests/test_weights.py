@@ -73,8 +73,13 @@ def test_terms_of_another_recipe_do_not_mix() -> None:
     base = Recipe(method="minhash")
     same = [base, base.with_(threshold_ppm=500_000), base.with_(keep="longest"), base.with_(text_field=("body",))]
     assert len({terms_key(recipe) for recipe in same}) == 1
-    others = [base.with_(shingle="token:4"), base.with_(normalize=("nfc",)), base.with_(stop_shingles=("a b c d e",))]
-    assert len({terms_key(recipe) for recipe in (base, *others)}) == 4
+    others = [
+        base.with_(max_chars=9),
+        base.with_(shingle="token:4"),
+        base.with_(normalize=("nfc",)),
+        base.with_(stop_shingles=("a b c d e",)),
+    ]
+    assert len({terms_key(recipe) for recipe in (base, *others)}) == 5
     assert terms_key(base) == terms_key(base.with_(normalize=("whitespace", "lower", "nfkc"))), "the default, spelled"
     with pytest.raises(RecipeError, match="count different terms"):
         counted(TEXTS).merge(DocumentFrequencies(terms_key(base)))
