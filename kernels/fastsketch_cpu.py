@@ -23,6 +23,7 @@ from gpu_dedup.kernels.jit import frozen, jit
 from gpu_dedup.kernels.minhash_cpu import LANES, SLOTS, fold_slots, pad_slots
 from gpu_dedup.kernels.minhash_ref import EMPTY, I64, U32, U64
 from gpu_dedup.kernels.mix64_cpu import Word
+from gpu_dedup.kernels.simd import ctz64, popcount64
 from gpu_dedup.kernels.units_cpu import BLOCK, SPARE, drop_stops, next_block, prepare
 from gpu_dedup.kernels.units_ref import U8
 from gpu_dedup.kernels.units_ref import check as check_text
@@ -32,7 +33,7 @@ HELD = 16384  # halves of hashes: 64 KB, in L2
 _EMPTY = np.uint32(EMPTY)
 _LEVEL = np.uint32(LEVEL)
 _1 = np.uint32(1)
-_31 = np.uint32(31)
+_ONE = np.uint64(1)
 _S32 = np.uint64(32)
 _I16 = ir.IntType(16)
 _I32 = ir.IntType(32)
@@ -51,8 +52,21 @@ def _splat(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(vector, ir.Constant(_V32, ir.Undefined), _every(_I32, 0))
 
 
-def _place(typingctx: Any, hashes: Any, at: Any, bins: Any, values: Any, to: Any, slots: Any, a: Any, b: Any) -> Any:
-    """bins[to:to + LANES] and values[...] of hashes[at:at + LANES]; the caller owns the bounds."""
+def _place(
+    typingctx: Any,
+    hashes: Any,
+    at: Any,
+    bins: Any,
+    values: Any,
+    to: Any,
+    slots: Any,
+    a: Any,
+    b: Any,
+    xs: Any,
+    held: Any,
+) -> Any:
+    """bins[to:to + LANES] and values[...] of hashes[at:at + LANES], and their high halves as xs[held:held + LANES]; the
+    caller owns the bounds."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def pointer(which: int, index: Any) -> Any:
@@ -70,9 +84,11 @@ def _place(typingctx: Any, hashes: Any, at: Any, bins: Any, values: Any, to: Any
         value = builder.lshr(builder.add(builder.mul(high, entry(6, 1)), entry(7, 1)), _every(_I32, 1))
         builder.store(builder.trunc(place, _V16), builder.bitcast(pointer(2, args[4]), _V16.as_pointer()), align=2)
         builder.store(value, builder.bitcast(pointer(3, args[4]), _V32.as_pointer()), align=4)
+        builder.store(high, builder.bitcast(pointer(8, args[9]), _V32.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    return types.void(hashes, types.int64, bins, values, types.int64, types.uint32, a, b), codegen
+    kinds = (hashes, types.int64, bins, values, types.int64, types.uint32, a, b, xs, types.int64)
+    return types.void(*kinds), codegen
 
 
 place: Any = intrinsic(_place)
@@ -114,6 +130,21 @@ def _fold_lanes(typingctx: Any, xs: Any, groups: Any, factor: Any, addend: Any, 
 fold_lanes: Any = intrinsic(_fold_lanes)
 
 
+def _top_bits(typingctx: Any, values: Any, at: Any) -> Any:
+    """uint64: bit j is the top bit of values[at + j], j < LANES."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]], inbounds=True), _V32.as_pointer())
+        set_ = builder.icmp_signed("<", builder.load(pointer, align=4), _every(_I32, 0))
+        return builder.zext(builder.bitcast(set_, _I16), _I64)
+
+    return types.uint64(values, types.int64), codegen
+
+
+top_bits: Any = intrinsic(_top_bits)
+
+
 def _numbers(a: U32, b: U32) -> tuple[U32, U32, U32, U32]:
     """Those of bins and values, then those of slots, padded."""
     return frozen(a[:OWN], np.uint32), frozen(b[:OWN], np.uint32), pad_slots(a[OWN:]), pad_slots(b[OWN:])
@@ -122,17 +153,18 @@ def _numbers(a: U32, b: U32) -> tuple[U32, U32, U32, U32]:
 @jit
 def throw(
     hashes: U64, begin: int, count: int, slots: int, a: U32, b: U32,
-    rest: U64, bins: npt.NDArray[np.uint16], values: U32, signature: U32,
+    rest: U64, bins: npt.NDArray[np.uint16], values: U32, xs: U32, held_from: int, signature: U32,
 ) -> None:  # fmt: skip
-    """The least value of each bin over hashes[begin:begin + count], into the signature."""
+    """The least value of each bin over hashes[begin:begin + count], into the signature; their high halves into xs from
+    `held_from` on, where there is room for LANES more."""
     most = np.uint32(slots)
     for i in range(0, count, LANES):
         if begin + i + LANES <= len(hashes):
-            place(hashes, begin + i, bins, values, i, most, a, b)
+            place(hashes, begin + i, bins, values, i, most, a, b, xs, held_from + i)
         else:
             for j in range(i, count):
                 rest[j - i] = hashes[begin + j]
-            place(rest, 0, bins, values, i, most, a, b)
+            place(rest, 0, bins, values, i, most, a, b, xs, held_from + i)
     for i in range(count):
         j = np.int64(bins[i])
         value = values[i]
@@ -141,31 +173,36 @@ def throw(
 
 
 @jit
-def find_empty(signature: U32, slots: int, empty: npt.NDArray[np.int64]) -> int:
-    """empty[:e]: the bins into which no shingle fell; returns e."""
-    seen = np.uint32(0)
-    for j in range(slots):
-        seen |= signature[j]
-    if seen < _LEVEL:
-        return 0
-    e = 0
-    for j in range(slots):
-        empty[e] = j
-        e += np.int64(signature[j] >> _31)  # no branch: half empty, it would be guessed wrong every other time
+def find_empty(signature: U32, empty: npt.NDArray[np.int64]) -> Any:
+    """empty[:e]: the bins into which no shingle fell; returns e. `empty` has 4 spare entries."""
+    e = np.int64(0)
+    for j in range(0, len(signature), LANES):
+        bits = top_bits(signature, j)
+        many = popcount64(bits)
+        for q in range(0, many, 4):  # four at a time, what is too much is overwritten: see units_cpu.scan
+            for r in range(q, q + 4):
+                empty[e + r] = j + ctz64(bits)
+                bits &= bits - _ONE
+        e += many
     return e
+
+
+@jit
+def clear(signature: U32, slots: int) -> None:
+    """No shingle in any bin. What pads a signature is 0 for ever, so that it is never empty."""
+    signature[:slots] = _EMPTY
 
 
 @jit
 def fill(
     xs: U32, count: int, all_factors: U32, all_addends: U32, empty: npt.NDArray[np.int64], e: int,
-    factors: U32, addends: U32, least: U32, signature: U32,
+    factors: U32, addends: U32, least: U32, slots: int, signature: U32,
 ) -> None:  # fmt: skip
     """Take xs[:count], one or more, into the empty[:e] bins of the signature. Writes over xs[count:count + LANES].
 
-    all_factors, all_addends, least  as long as the slots, padded to a multiple of SLOTS
+    all_factors, all_addends, least, signature  as long as the slots, padded to a multiple of SLOTS
     factors, addends                 SLOTS of them
     """
-    slots = len(signature)
     # Work is counted in fortieths of a nanosecond: 32 bins at once take some 20 a shingle, and 40 a bin to gather their
     # numbers; one bin takes about 1 a shingle and 200. Slots that are not empty may be swept along: they are lower.
     if (slots - e) * count < 64 * e:
@@ -208,25 +245,29 @@ def _fastsketch(hashes: U64, hash_offsets: I64, a: U32, b: U32, all_factors: U32
     rest = np.zeros(LANES, np.uint64)
     bins = np.empty(BLOCK + LANES, np.uint16)
     values = np.empty(BLOCK + LANES, np.uint32)
-    xs = np.empty(BLOCK + LANES, np.uint32)
-    empty = np.empty(slots + 1, np.int64)
+    xs = np.empty(HELD + BLOCK + LANES, np.uint32)
+    empty = np.empty(slots + 4, np.int64)
     factors = np.zeros(SLOTS, np.uint32)
     addends = np.zeros(SLOTS, np.uint32)
     least = np.empty(len(all_factors), np.uint32)
-    signature = np.empty(slots, np.uint32)
+    signature = np.zeros(len(all_factors), np.uint32)
     for d in range(len(hash_offsets) - 1):
         begin = hash_offsets[d]
         end = hash_offsets[d + 1]
-        signature[:] = _EMPTY
+        clear(signature, slots)
         for at in range(begin, end, BLOCK):
-            throw(hashes, at, min(BLOCK, end - at), slots, a, b, rest, bins, values, signature)
-        e = find_empty(signature, slots, empty) if end > begin else 0
-        if e > 0:
+            throw(
+                hashes, at, min(BLOCK, end - at), slots, a, b, rest, bins, values, xs, min(at - begin, HELD), signature
+            )
+        e = find_empty(signature, empty) if end > begin else 0
+        if e > 0 and end - begin <= HELD:
+            fill(xs, end - begin, all_factors, all_addends, empty, e, factors, addends, least, slots, signature)
+        elif e > 0:
             for at in range(begin, end, BLOCK):
                 count = min(BLOCK, end - at)
                 for i in range(count):
                     xs[i] = np.uint32(hashes[at + i] >> _S32)
-                fill(xs, count, all_factors, all_addends, empty, e, factors, addends, least, signature)
+                fill(xs, count, all_factors, all_addends, empty, e, factors, addends, least, slots, signature)
         for j in range(slots):
             out[d, j] = signature[j]
 
@@ -254,12 +295,12 @@ def _fast_sketch(
     rest = np.zeros(LANES, np.uint64)
     bins = np.empty(BLOCK + SPARE + LANES, np.uint16)
     values = np.empty(BLOCK + SPARE + LANES, np.uint32)
-    xs = np.empty(HELD + LANES, np.uint32)
-    empty = np.empty(slots + 1, np.int64)
+    xs = np.empty(HELD + BLOCK + SPARE + LANES, np.uint32)
+    empty = np.empty(slots + 4, np.int64)
     factors = np.zeros(SLOTS, np.uint32)
     addends = np.zeros(SLOTS, np.uint32)
     least = np.empty(len(all_factors), np.uint32)
-    signature = np.empty(slots, np.uint32)
+    signature = np.zeros(len(all_factors), np.uint32)
     for d in range(len(select)):
         begin = offsets[select[d]]
         end = offsets[select[d] + 1]
@@ -268,9 +309,9 @@ def _fast_sketch(
             text = tail
             begin -= shift
             end -= shift
-        signature[:] = _EMPTY
+        clear(signature, slots)
         counted = 0
-        e = slots
+        e = np.int64(0)
         for again in range(2):
             # First time: throw, and hold what fits. Second time, for bins that stayed empty: all of it once more.
             state[0] = begin
@@ -285,22 +326,17 @@ def _fast_sketch(
                 if len(stop) > 0:
                     m = drop_stops(hashes, m, stop, stop_filter)
                 if again == 0:
-                    if e > 0 and total > 0:
-                        e = find_empty(signature, slots, empty)
-                    if e > 0 and total + m <= HELD:
-                        for i in range(m):
-                            xs[total + i] = np.uint32(hashes[i] >> _S32)
-                    throw(hashes, 0, m, slots, a, b, rest, bins, values, signature)
+                    throw(hashes, 0, m, slots, a, b, rest, bins, values, xs, min(total, HELD), signature)
                 elif m > 0:
                     for i in range(m):
                         xs[i] = np.uint32(hashes[i] >> _S32)
-                    fill(xs, m, all_factors, all_addends, empty, e, factors, addends, least, signature)
+                    fill(xs, m, all_factors, all_addends, empty, e, factors, addends, least, slots, signature)
                 total += m
             counted = total
             if again == 0:
-                e = find_empty(signature, slots, empty) if e > 0 and total > 0 else 0
+                e = find_empty(signature, empty) if total > 0 else 0
                 if e > 0 and total <= HELD:
-                    fill(xs, total, all_factors, all_addends, empty, e, factors, addends, least, signature)
+                    fill(xs, total, all_factors, all_addends, empty, e, factors, addends, least, slots, signature)
                     e = 0
             if e == 0:
                 break

@@ -103,6 +103,15 @@ def test_parity_of_every_way_to_fill(rng: np.random.Generator) -> None:
             np.testing.assert_array_equal(want, got, err_msg=f"{kinds} kinds, {slots} slots")
 
 
+def test_parity_around_what_is_held(rng: np.random.Generator) -> None:
+    counts = [fastsketch_cpu.HELD + more for more in (-1, 0, 1, 1500)]
+    hashes = random_hashes(rng, 60)[rng.integers(0, 60, sum(counts))]
+    a, b = numbers(119)
+    want, got = (kernel.fastsketch(hashes, offsets_of(counts), a, b) for kernel in (fastsketch_ref, fastsketch_cpu))
+    np.testing.assert_array_equal(want, got)
+    assert (got >= LEVEL).any(axis=1).all()
+
+
 @BOTH
 def test_order_and_repeats_do_not_matter(kernel: ModuleType, rng: np.random.Generator) -> None:
     for n in (30, 500):
@@ -185,6 +194,8 @@ def test_long_texts_that_leave_bins_empty(pyrng: random.Random) -> None:
         few[: 2 * held],
         "one two three",
     ]
+    # Shingles just as many as are held, one more, and one fewer.
+    texts += [" ".join(f"w{i % 50}" for i in range(held + 1 + more)) for more in (-1, 0, 1)]
     stop = np.array([shingle_hash(["a", "b"])], np.uint64)
     for slots in (40, 300):
         same(Tape.of(texts), WORD, 2, slots)
