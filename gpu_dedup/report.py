@@ -624,8 +624,9 @@ def _comparison(report: Report) -> Iterator[str]:
 
 def _filter(found: Filter) -> Iterator[str]:
     several = f"{found.tables} tables of " if found.tables > 1 else ""
+    blocks = _plural(found.blocks, "block")
     yield (
-        f"{'filter':<12}{bytes_text(found.bytes):>13}  {several}{found.blocks:,} blocks, {found.hashes} bits a key; "
+        f"{'filter':<12}{bytes_text(found.bytes):>13}  {several}{blocks}, {found.hashes} bits a key; "
         f"made for {found.capacity:,} keys"
     )
     more = f", {found.before:,} of them from before" if found.before else ""
@@ -636,7 +637,9 @@ def _filter(found: Filter) -> Iterator[str]:
 
 
 def _rare(share: float) -> str:
-    return f"{100 * share:.1f} %" if share >= 0.001 or share <= 0 else f"1 in {1 / share:,.0f}"
+    if share <= 0:
+        return "none"
+    return f"{100 * share:.1f} %" if share >= 0.001 else f"1 in {1 / share:,.0f}"
 
 
 def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:

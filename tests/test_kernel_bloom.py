@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import mmap
 from types import ModuleType
 
@@ -192,56 +191,3 @@ def test_bad_arguments(kernel: ModuleType) -> None:
     with pytest.raises(ValueError, match="keys are"):
         kernel.ask(words, np.zeros((3, 3), np.uint64), 3)
     assert kernel.ask(words, np.zeros((0, 1), np.uint64), 3).shape == (0,)
-
-
-# ---------------------------------------------------------------------------------------------------------------- CUDA
-
-
-@pytest.mark.parametrize("width", [1, 2])
-@pytest.mark.parametrize(("blocks", "hashes", "n"), [(1, 28, 90), (2, 7, 300), (5, 8, 130), (700, 14, 400), (3, 1, 1)])
-def test_small_cuda(device_cupy, rng, width, blocks, hashes, n):
-    bloom = importlib.import_module("gpu_dedup.kernels.bloom_cuda")
-    keys = rng.integers(0, 2**64 - 1, (n, width), dtype=np.uint64, endpoint=True)
-    keys[rng.integers(0, n, n // 3)] = keys[rng.integers(0, n, n // 3)]
-    words = np.zeros((blocks, 8), np.uint64)
-    table = device_cupy.asarray(words)
-    for part in (keys[: n // 2], keys[n // 2 :], keys[:0]):
-        expected = np.zeros(len(part), np.uint8)
-        bloom_ref.add(words, part, hashes, expected, 0, blocks)
-        assert np.array_equal(bloom.add(table, device_cupy.asarray(part), hashes).get(), expected)
-        assert np.array_equal(table.get(), words)
-    fresh = rng.integers(0, 2**64 - 1, (257, width), dtype=np.uint64, endpoint=True)
-    for asked in (keys, fresh):
-        got = bloom.ask(table, device_cupy.asarray(asked), hashes).get()
-        assert np.array_equal(got, bloom_ref.ask(words, asked, hashes))
-    assert bloom.fill(table).get().tolist() == bloom_ref.fill(words).tolist()
-
-
-def test_small_cuda_one_key_many_times(device_cupy):
-    bloom = importlib.import_module("gpu_dedup.kernels.bloom_cuda")
-    keys = device_cupy.asarray(np.full((500, 1), 9, np.uint64))
-    table = device_cupy.zeros((4, 8), np.uint64)
-    assert bloom.add(table, keys, 20).get().tolist() == [0] + [1] * 499
-
-
-def test_cuda_block_numbers_of_the_largest_tables(device_cupy):
-    cuda = importlib.import_module("gpu_dedup.kernels.cuda")
-    keys = np.array([[0], [1], [2**63], [ALL]], np.uint64)
-    for blocks in (2**32, 2**57):
-        out = cuda.empty(4, np.uint64)
-        cuda.launch(
-            "bloom",
-            "block_numbers",
-            4,
-            (device_cupy.asarray(keys), np.int64(4), np.uint32(1), np.uint64(blocks), out),
-        )
-        assert out.get().tolist() == [mix(key + GOLDEN) * blocks >> 64 for (key,) in keys.tolist()]
-
-
-def test_small_kernels_under_the_sanitizers(emulated):
-    """All tests named test_small_..., built with ASan and UBSan."""
-    if emulated.SANITIZE:
-        pytest.skip("this is that run")
-    if emulated.sanitizer_environment() is None:
-        pytest.skip("libasan or libubsan is missing")
-    emulated.sanitized_pytest(__file__, "-k", "test_small_ and standin and not sanitizers")

@@ -398,22 +398,3 @@ def test_rows_leave_only_bytes(tmp_path: Path) -> None:
     ]
     assert all(array.strides == (0,) for array in arrays)
     assert outcome.reason.nbytes == 100_000
-
-
-def test_on_the_device(standin: Any, tmp_path: Path, rng: np.random.Generator) -> None:
-    path = write(tmp_path / "a.jsonl", some_rows(rng, 200, 150))
-    for number, recipe in enumerate(
-        (
-            Recipe(method="bloom", capacity=50, fp_rate_ppb=100_000_000),
-            Recipe(method="lshbloom", capacity=50, fp_rate_ppb=500_000_000, bands=3, rows=4, shingle="token:2"),
-        )
-    ):
-        results = []
-        for backend in ("cuda", "numpy"):
-            out = tmp_path / f"{backend}{number}"
-            run = Run(
-                backend=backend, threads=2, batch_bytes=3000, on_full="warn", bloom=f"{out}.bloom", progress=False
-            )
-            report = dedup(path, out, recipe, run)
-            results.append((report.to_dict()["result"], ids(out, "a.jsonl"), Path(f"{out}.bloom").read_bytes()))
-        assert results[0] == results[1]
