@@ -30,6 +30,7 @@ from gpu_dedup.errors import InputError, OutputError, RunError
 from gpu_dedup.pipeline import dedup
 from gpu_dedup.pipeline.resume import pack, unpack
 from gpu_dedup.recipe import Recipe
+from gpu_dedup.report import RemovalLog
 from gpu_dedup.run import Run
 
 MANY = int(os.environ.get("GPU_DEDUP_FAULTS", "0"))  # kills in the long mode; a dozen otherwise
@@ -368,6 +369,35 @@ def test_a_bad_row_keeps_what_was_done(inputs: list[Path], tmp_path: Path, monke
     assert 0 < sum(rows) <= 40, "none of c.parquet"
 
 
+def test_what_was_decided_is_not_decided_again(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that stopped while it wrote looks for no collisions; one of another recipe does."""
+    harness.run(inputs, tmp_path / "plain", RECIPE, **SETTINGS)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+
+        def full(*_: Any) -> None:
+            raise OutputError("no space")
+
+        patch.setattr(RemovalLog, "append", full)
+        with pytest.raises(OutputError, match="no space"):
+            harness.run(inputs, out, RECIPE, **SETTINGS)
+    asked: list[int] = []
+    real = HostBackend.buckets
+
+    def buckets(self: HostBackend, *args: Any) -> Any:
+        asked.append(1)
+        return real(self, *args)
+
+    monkeypatch.setattr(HostBackend, "buckets", buckets)
+    harness.run(inputs, out, RECIPE, **SETTINGS)
+    assert outcome(out) == outcome(tmp_path / "plain")
+    assert not asked
+    harness.run(inputs, out, RECIPE.with_(seed=9), overwrite=True, **SETTINGS)
+    assert asked
+
+
 # ---- kill -9 ---------------------------------------------------------------------------------------------------------
 
 # The run, killing itself at the so-manieth call to the disk: before it, so that all that came earlier is there.
@@ -388,6 +418,7 @@ for name in ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "makedirs
     lethal(name)
 from gpu_dedup.pipeline import dedup
 from gpu_dedup.recipe import Recipe
+from gpu_dedup.report import RemovalLog
 from gpu_dedup.run import Run
 dedup(sys.argv[3:], sys.argv[2], Recipe(on_bad_row="skip", keep="max:score"),
       Run(checkpoint=6000, batch_bytes=2000, backend="numpy", threads=1))

@@ -28,7 +28,7 @@ import numpy as np
 from gpu_dedup import bands, bloom, hamming
 from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
-from gpu_dedup.checkpoint import Checkpoint, first_pass_key, folder_of
+from gpu_dedup.checkpoint import Checkpoint, decision_key, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
@@ -39,7 +39,7 @@ from gpu_dedup.pipeline.near import Heads, Road, common_shingles, find_and_decid
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
-from gpu_dedup.pipeline.resume import Resume, Saver
+from gpu_dedup.pipeline.resume import Resume, Saver, load_decision, save_decision
 from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.pipeline.terms import checked, count_terms, given_table
@@ -166,7 +166,8 @@ def dedup(
         again = folder is not None and rows_to is None and not run.overwrite and run.bloom is None
         if folder is not None and again and (before := _already_done(folder.path, sources, recipe, run)):
             progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
-            if not run.keep_work:  # of a run that was killed when it had nothing left to do but clean up
+            folder.tidy()  # after a run that was killed when it had nothing left to do but clean up
+            if not run.keep_work:
                 shutil.rmtree(_work_folder(run, sources, folder), ignore_errors=True)
             return before
         backend, why = choose_backend(run, guess)
@@ -376,7 +377,7 @@ def _search(
         with progress.stage("start"):
             warm(job.backend, progress.note, near, edit, html=html, fast=fast, prints=prints, trim=trim, terms=terms)
         sketcher = replace(sketcher, backend=job.backend)
-    found = _decide(job, survey, sketcher) if stream is None else _streamed(job, survey, sketcher, stream)
+    found = _decide(job, survey, sketcher, kept) if stream is None else _streamed(job, survey, sketcher, stream)
     sketcher = found.sketcher
     if table is not None and run.df_table is not None:
         found.frequencies = _frequencies(table, run.df_table)
@@ -597,7 +598,7 @@ def _frequencies(table: DocumentFrequencies, file: str) -> dict[str, Any]:
     return {**facts, "bytes": table.counts.nbytes, "file": file}
 
 
-def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
+def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | None) -> _Found:
     """Exact classes, heads, collisions, verification: the outcome of every row."""
     recipe = job.recipe
     near = recipe.near
@@ -652,7 +653,19 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher) -> _Found:
         job.ragged,
         job.progress,
     )
-    decision, candidates = find_and_decide(road, ranked)
+    known = key = None
+    if kept is not None and (kept.used or kept.written) and recipe.method == "minhash":
+        contents = [(f.source.rel, f.source.size, f.content_hash, f.problem) for f in survey.files]
+        key = decision_key(recipe, contents)
+        known = load_decision(kept, key)
+    candidates: Candidates | Near
+    if known is not None:
+        decision, candidates = known
+        job.progress.note("who goes was known from an earlier start")
+    else:
+        decision, candidates = find_and_decide(road, ranked)
+        if key is not None and kept is not None and isinstance(candidates, Candidates):
+            save_decision(kept, key, decision, candidates)
     heavy: list[HeavyBucket] = []
     for bucket in candidates.stats.heavy if isinstance(candidates, Candidates) else ():
         members = ranked.rows[np.asarray(bucket.members, np.int64)]

@@ -10,7 +10,7 @@ import datetime
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,8 @@ import numpy as np
 
 from gpu_dedup.batch import MISSING, U8
 from gpu_dedup.checkpoint import Checkpoint, PartFile, Stretch
+from gpu_dedup.cluster import Decision
+from gpu_dedup.collide import Candidates, CollideStats, HeavyBucket
 from gpu_dedup.read import ChunkRef, Source
 
 HELD = 48 << 20  # bytes of sketches that wait to be written; of short texts they come sooner than a checkpoint's input
@@ -106,6 +108,27 @@ class Part:
 
 
 ARRAYS = ("status", "digest", "length", "chars", "select", "signatures", "prints", "units", "kept", "refs")
+
+
+def save_decision(kept: Checkpoint, key: dict[str, Any], decision: Decision, found: Candidates) -> None:
+    """Keep who goes, and what the search saw, for a start that only has to write."""
+    arrays = {f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "stats"}
+    arrays.update(candidate_hi=found.hi, candidate_lo=found.lo, candidate_agree=found.agree)
+    kept.save_decision(key, {"stats": decision.stats, "search": asdict(found.stats)}, arrays)
+
+
+def load_decision(kept: Checkpoint, key: dict[str, Any]) -> tuple[Decision, Candidates] | None:
+    """What `save_decision` kept under this key."""
+    known = kept.load_decision(key)
+    if known is None:
+        return None
+    facts, arrays = known
+    search = dict(facts["search"])
+    search["heavy"] = tuple(HeavyBucket(one["band"], one["size"], tuple(one["members"])) for one in search["heavy"])
+    search["largest"], search["histogram"] = tuple(search["largest"]), tuple(search["histogram"])
+    hi, lo, agree = (arrays.pop(f"candidate_{name}") for name in ("hi", "lo", "agree"))
+    candidates = Candidates(hi, lo, agree, CollideStats(**search))
+    return Decision(**arrays, stats=facts["stats"]), candidates
 
 
 class Resume:
@@ -223,10 +246,12 @@ class Saver:
 
     def add(self, source: Source, index: int, batch: Any) -> None:
         """A batch that was read, in its order."""
-        self._run(source, index).batches.append(replace(batch, keys=None))
+        sketched = batch.sketched
+        if sketched is not None:
+            batch = replace(batch, sketched=replace(sketched, keys=None))
+            self._held += sketched.signatures.nbytes if sketched.signatures is not None else 0
+        self._run(source, index).batches.append(batch)
         self._bytes += batch.nbytes
-        if batch.signatures is not None:
-            self._held += batch.signatures.nbytes
         if self._bytes >= self._checkpoint.every or self._held >= HELD:
             self._write()
 

@@ -414,6 +414,16 @@ class OutputFolder:
     ) -> None:
         self.abort()
 
+    def tidy(self) -> None:
+        """Take away what is unfinished beside a finished output, unless a run is at work there."""
+        try:
+            self._check_lock()
+        except OutputError:
+            return
+        shutil.rmtree(self._final(TEMP), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(self._final(LOCK))
+
     # -- the parts --------------------------------------------------------------------------------------------------
 
     def _final(self, rel: str) -> str:
