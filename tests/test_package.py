@@ -184,3 +184,19 @@ def test_lower_bounds_are_the_versions_that_ci_tries() -> None:
         assert (pins[name] + ".0.0").startswith(bound + "."), (
             f"{name}: pyproject says >={bound}, .ci/oldest.txt {pins[name]}"
         )
+
+
+@pytest.mark.parametrize(("argument", "code", "says"), [("--version", 0, "gpu-dedup"), ("--no-such", 2, "")])
+def test_the_end_is_quick_but_leaves_nothing_out(argument: str, code: int, says: str) -> None:
+    """The process ends without Python's tear-down: what others asked for at the end, and output, still come."""
+    program = (
+        "import atexit, sys; atexit.register(print, 'at the end', end='')\n"
+        "from gpu_dedup.__main__ import main\n"
+        f"sys.argv[1:] = [{argument!r}]\n"
+        "main()\n"
+        "print('not reached')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stdout.startswith(says)
+    assert done.stdout.endswith("at the end")
