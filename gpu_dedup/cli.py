@@ -217,6 +217,13 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "there is none, the only field that can be meant.",
         ),
         Option("key_field", "--key-field", str, "FIELD", "bloom: compare this field, such as url, not the text."),
+        Option(
+            "pretokenized",
+            "--pretokenized",
+            str,
+            "FIELD",
+            "Field with a list of tokens, strings or whole numbers, instead of a text; --shingle item:N counts them.",
+        ),
         Option("id_field", "--id-field", str, "FIELD", "Field with an id, for the log alone.", "id"),
         Option(
             "normalize",

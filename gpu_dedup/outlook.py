@@ -75,7 +75,14 @@ RATES = {
         110_000_000,
     ),
 }
-BYTES_PER_SHINGLE = {"token": 7, "word": 7, "code": 4, "char": 1, "byte": 1}  # of English; a Chinese token has 3 bytes
+BYTES_PER_SHINGLE = {
+    "item": 6,
+    "token": 7,
+    "word": 7,
+    "code": 4,
+    "char": 1,
+    "byte": 1,
+}  # of English; a Chinese token has 3 bytes
 
 BATCH_COPIES = 6  # bytes in memory for each byte of a batch: itself, texts, their normalised form, shingles, sketches
 
@@ -123,7 +130,7 @@ def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
         room = SAMPLE_BYTES // len(chosen)
         with open_source(source, min(run.batch_bytes, 1 << 20), index, fields, backend=backend) as reader:
             for chunk in reader:
-                parsed = chunk.parse(backend, recipe.texts_from, ())
+                parsed = chunk.rows(backend, recipe)
                 rows += int((parsed.status == ROW_TEXT).sum())
                 text += parsed.tape.nbytes
                 seen += chunk.nbytes

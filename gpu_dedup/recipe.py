@@ -32,6 +32,7 @@ WEIGHTS = ("set", "count", "tfidf")
 # The order of the steps is fixed; a recipe says which of them are on.
 NORMALIZE_STEPS = ("html", "nfc", "nfkc", "lower", "accents", "digits", "punctuation", "whitespace", "nospace")
 UNITS = ("token", "word", "char", "byte", "code")
+ITEM = "item"  # the unit of rows that come as lists of tokens
 VERIFY = ("exact", "edit", "signature", "none")
 CLUSTER = ("representative", "connected")
 WITNESS = ("lowest", "best")
@@ -85,13 +86,13 @@ class ShingleSpec:
 
     @property
     def unit_code(self) -> int:
-        """Position in UNITS: the number that kernels know."""
-        return UNITS.index(self.unit)
+        """Position in UNITS: the number that kernels know. Items are the words of their text (read/items.py)."""
+        return UNITS.index("word" if self.unit == ITEM else self.unit)
 
     @classmethod
     def parse(cls, text: str) -> ShingleSpec:
         unit, _, count = text.partition(":")
-        if unit not in UNITS:
+        if unit not in UNITS and unit != ITEM:
             raise RecipeError(
                 f"shingle unit {unit!r} is unknown; give unit:n with one of {', '.join(UNITS)}, such as token:5"
             )
@@ -113,6 +114,7 @@ class Recipe:
 
     method: str = "minhash"
     text_field: tuple[str, ...] = ()  # none named: text, or what the pipeline guesses in its stead
+    pretokenized: str | None = None  # this field, a list of tokens, is the text: its items are the units
     key_field: str | None = None  # bloom: this field is compared, not the text
     id_field: str = "id"
     normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for near copies, nothing for exact ones
@@ -172,6 +174,12 @@ class Recipe:
             raise RecipeError(f"text-field {','.join(self.text_field)!r} names no field; give one, such as text")
         if len(set(self.text_field)) != len(self.text_field):
             raise RecipeError(f"text-field {','.join(self.text_field)!r} names a field twice")
+        if self.pretokenized is not None:
+            self._check_pretokenized(self.pretokenized)
+        elif self.shingle.partition(":")[0] == ITEM:
+            raise RecipeError(
+                f"shingle {self.shingle!r} counts items of lists; name their field with pretokenized, or use token"
+            )
         if self.key_field == "":
             raise RecipeError("key-field '' names no field; give one, such as url")
         if self.key_field is not None and self.method != "bloom":
@@ -279,6 +287,29 @@ class Recipe:
         """True for methods that hold near copies against one another, so that each has a witness."""
         return self.sketched and self.method not in STREAMED
 
+    def _check_pretokenized(self, field: str) -> None:
+        """Refuse what needs a text, and call the units of shingles by their name."""
+        if not field:
+            raise RecipeError("pretokenized '' names no field; give one, such as input_ids")
+        for name, given in (
+            ("text-field", self.text_field),
+            ("key-field", self.key_field),
+            ("normalize", self.normalize),
+            ("strip", self.strip),
+            ("max-chars", self.max_chars),
+            ("stop-shingles", self.stop_shingles),
+        ):
+            if given:
+                raise RecipeError(
+                    f"{name} is for texts, and pretokenized {field!r} makes rows lists of tokens; drop one"
+                )
+        if self.verify == "edit":
+            raise RecipeError("verify edit compares characters, and rows are lists of tokens; use verify exact")
+        spec = ShingleSpec.parse(self.shingle)
+        if spec.unit not in (ITEM, "token"):
+            raise RecipeError(f"shingle {self.shingle!r} cuts texts, and rows are lists of tokens; use {ITEM}:{spec.n}")
+        object.__setattr__(self, "shingle", f"{ITEM}:{spec.n}")
+
     @property
     def weighted(self) -> bool:
         """True for methods whose fingerprints need a table of document frequencies."""
@@ -288,6 +319,8 @@ class Recipe:
     def steps(self) -> tuple[str, ...]:
         """Normaliser steps that are on, in the fixed order."""
         chosen = self.normalize
+        if self.pretokenized is not None:
+            return ()
         if chosen is None:
             chosen = ("nfkc", "lower", "whitespace") if self.method not in ("exact", "bloom") else ()
         return tuple(step for step in NORMALIZE_STEPS if step in chosen)
@@ -302,6 +335,8 @@ class Recipe:
         """The fields that a row's text is made of: what is compared."""
         if self.key_field is not None:
             return (self.key_field,)
+        if self.pretokenized is not None:
+            return (self.pretokenized,)
         return self.text_field or ("text",)
 
     @property
@@ -325,7 +360,7 @@ class Recipe:
         """Plain values, for JSON. Lists for tuples, `normalize` and `text_field` spelled out."""
         out = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         out["normalize"] = list(self.steps)
-        out["text_field"] = list(self.texts_from)
+        out["text_field"] = list(self.texts_from) if self.pretokenized is None else []
         return out
 
     @classmethod

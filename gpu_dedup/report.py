@@ -750,8 +750,8 @@ def short_texts_warning(counts: Counts, recipe: Mapping[str, Any]) -> str | None
     if not texts or counts.short < MANY_SHORT * texts:
         return None
     unit, _, n = str(recipe["shingle"]).partition(":")
-    if unit in ("char", "byte"):
-        remedy = f"a smaller n than {n}"
+    if unit in ("char", "byte", "item"):
+        remedy = f"--shingle {unit}:{max(1, int(n) // 2)}"
     else:
         remedy = f"--shingle {unit}:{max(1, int(n) // 2)} or --shingle char:5"
     return (

@@ -516,7 +516,9 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
         return {row: Text("", why) for row in rows}
     source = Source(entry.path, entry.rel, entry.format, entry.compression, info.st_size, info.st_mtime_ns)
     try:
-        found = read_rows(source, rows, Recipe.from_dict(report.recipe).texts_from, (), host_backend("numpy"))
+        recipe = Recipe.from_dict(report.recipe)
+        listed = recipe.pretokenized is not None
+        found = read_rows(source, rows, recipe.texts_from, (), host_backend("numpy"), listed)
     except InputError as error:
         return {row: Text("", f"{error} (changed since the run)") for row in rows}
     out = {}
@@ -613,6 +615,10 @@ def _show(report: Report, removal: Removal, width: int, style: Style, full: bool
     yield from _doubts(removal, left.text, right.text, recipe)
     yield rule
     one, other = left.text[:_LONGEST], right.text[:_LONGEST]
+    if recipe.pretokenized is not None:
+        from gpu_dedup.read.items import shown_text
+
+        one, other = shown_text(one), shown_text(other)
     if "html" in recipe.steps:
         yield "(as the step html leaves them: without tags, references decoded)"
         one, other = (plain(text) for text in (one, other))

@@ -194,6 +194,11 @@ def _check(recipe: Recipe, run: Run) -> None:
             f"text-field {','.join(recipe.texts_from)} names several fields, and a column is one text; "
             "join them before, and drop text_field"
         )
+    if recipe.pretokenized is not None:
+        raise RecipeError(
+            f"pretokenized {recipe.pretokenized!r} names a field of records, and a column is one text for each row; "
+            "write the lists to a file, or drop it"
+        )
     for name in ("overwrite", "dry_run", "keep_work", "fresh"):
         if getattr(run, name):
             raise RunError(f"{name} is about files, and texts in memory have none; drop it")

@@ -62,11 +62,12 @@ def _advance(src: U8, i: int, end: int, count: int) -> int:
 def _cut(src: U8, first: int, end: int, most: int, stage1: U16, stage2: U8) -> int:
     """Where src[first:end], of more than `most` bytes, is cut; `end` if it has no more than `most` code points."""
     half = most // 2
-    i = _advance(src, first, end, half)
+    i: int = _advance(src, first, end, half)
     if _advance(src, i, end, most - half) >= end:
         return end
     kind = 0  # of the sentence end before src[i]: 0 none, 1 weak, 2 strong
-    sentence = blank = np.int64(-1)
+    sentence: int = np.int64(-1)
+    blank: int = np.int64(-1)
     for number in range(half, most + 1):
         code, step = _decode(src, i)
         bits = stage2[np.int64(stage1[code >> 7]) * 128 + (code & 127)]
@@ -99,7 +100,7 @@ def _match(src: U8, first: int, end: int, words: U8, places: I64, of_byte: I64, 
     byte = np.int64(src[end - 1] if at_end else src[first])
     for k in range(of_byte[byte], of_byte[byte + 1]):
         low, high = places[order[k]], places[order[k] + 1]
-        size = high - low
+        size: int = high - low
         if size > end - first:
             continue
         at = end - size if at_end else first

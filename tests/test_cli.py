@@ -69,6 +69,7 @@ def test_every_field_has_an_option_and_every_option_a_field() -> None:
 GIVEN: dict[str, tuple[str, str, Any]] = {
     "method": ("--method", "exact", "exact"),
     "text_field": ("--text-field", "title, body.text", ("title", "body.text")),
+    "pretokenized": ("--pretokenized", "input_ids", "input_ids"),
     "id_field": ("--id-field", "url", "url"),
     "normalize": ("--normalize", "whitespace,nfc", ("whitespace", "nfc")),
     "max_chars": ("--max-chars", "5000", 5000),

@@ -226,7 +226,7 @@ def test_many_short_texts_are_worth_a_line() -> None:
     assert "--shingle token:2" in warning
     other = short_texts_warning(counts, {"shingle": "char:8"})
     assert other is not None
-    assert "a smaller n than 8" in other
+    assert "try --shingle char:4 (" in other
     assert short_texts_warning(Counts(), RECIPE) is None
 
 

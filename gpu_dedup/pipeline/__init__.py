@@ -92,7 +92,7 @@ def settle(recipe: Recipe) -> Recipe:
 
 def name_text_field(recipe: Recipe, sources: Sequence[Source]) -> tuple[Recipe, str]:
     """The recipe with its text field, and words about it if that is a guess other than `text`."""
-    if recipe.text_field or recipe.key_field is not None:
+    if recipe.text_field or recipe.pretokenized is not None or recipe.key_field is not None:
         return recipe, ""
     guess = guess_text_field(sources)
     if guess is None:
@@ -266,6 +266,7 @@ def _check_fields(recipe: Recipe, sources: Sequence[Source]) -> None:
     if all(source.format in ("txt", "lines") for source in sources):
         for name, given, default in (
             ("text-field", ",".join(recipe.text_field), ",".join(Recipe.text_field)),
+            ("pretokenized", recipe.pretokenized or "", ""),
             ("id-field", recipe.id_field, Recipe.id_field),
             ("keep", recipe.keep if recipe.keep_field else "", ""),
         ):

@@ -279,7 +279,7 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
     want = np.zeros(chunk.count_rows(), bool)
     want[local] = True
     name = sketcher.recipe.id_field
-    values = chunk.parse(sketcher.backend, sketcher.recipe.texts_from, (name,), want).fields[name]
+    values = chunk.rows(sketcher.backend, sketcher.recipe, (name,), want).fields[name]
     return local + facts.first + chunk.first_row, [values[i] for i in local]
 
 

@@ -19,6 +19,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.reread import TextItems, normal_texts, reread, sketch_rows
 from gpu_dedup.pipeline.survey import Sketcher, Survey
 from gpu_dedup.progress import Progress
+from gpu_dedup.read.items import shown_text
 from gpu_dedup.spool import RaggedTable, Table
 from gpu_dedup.verify import Verifier
 
@@ -198,4 +199,5 @@ def common_shingles(
     for found in reread(survey, sketcher, pool, batch_bytes, np.unique(rows), work):
         total.update(found)
     ranked = sorted(total.items(), key=lambda entry: (-entry[1], entry[0]))
-    return [text.decode("utf-8", "replace") for text, _ in ranked[:most]]
+    texts = [text.decode("utf-8", "replace") for text, _ in ranked[:most]]
+    return texts if sketcher.recipe.pretokenized is None else [shown_text(text) for text in texts]

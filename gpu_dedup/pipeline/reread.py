@@ -72,7 +72,7 @@ def reread(
             raise changed(facts.source)
         want = np.zeros(count, bool)
         want[select] = True
-        rows = chunk.parse(sketcher.backend, fields, extra, want)
+        rows = chunk.rows(sketcher.backend, sketcher.recipe, extra, want)
         if np.any(rows.status[select] != ROW_TEXT):
             raise changed(facts.source)
         return work(Look(rows, select, local + facts.first))

@@ -23,6 +23,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.pipeline.stream import Stream
 from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
+from gpu_dedup.read.items import count as count_tokens
 from gpu_dedup.recipe import STREAMED, WEIGHTS, Recipe
 from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
@@ -588,7 +589,7 @@ class Surveyor:
         chunk = item.chunk
         extra = [recipe.keep_field] if recipe.keep_field else []
         try:
-            rows = chunk.parse(backend, recipe.texts_from, extra)
+            rows = chunk.rows(backend, recipe, extra)
         except InputError as error:
             return _Failure(item.facts, error)
         if item.most is not None:
@@ -599,7 +600,9 @@ class Surveyor:
         normal = self.sketcher.normalise(rows.tape)
         length = np.diff(normal.offsets)
         digest = backend.digest(normal) if recipe.method != "lshbloom" else np.zeros((0, 2), np.uint64)
-        chars = backend.code_points(rows.tape) if self._needs_chars or self.saver is not None else None
+        chars = None
+        if self._needs_chars or self.saver is not None:
+            chars = backend.code_points(rows.tape) if recipe.pretokenized is None else count_tokens(rows.tape)
         select = np.zeros(0, np.int64)
         sketched = None
         if recipe.sketched:

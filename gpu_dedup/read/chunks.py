@@ -13,7 +13,9 @@ import numpy as np
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, U8, Bool, Rows, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
+from gpu_dedup.recipe import Recipe
 
+LISTS_IN = "pretokenized takes JSON lines, Parquet or Arrow; convert the file, or leave it out"
 PAD = 64  # spare bytes behind the lines of a chunk: kernels read 64 at a time
 
 
@@ -76,6 +78,19 @@ class Chunk(ABC):
 
         Raises InputError where the file as a whole cannot give such a text. Thread-safe, as often as wanted.
         """
+
+    def items(self, backend: Backend, field: str, extra: Sequence[str] = (), want: Bool | None = None) -> Rows:
+        """As `parse`, where each row's field is a list of tokens; the texts are those of gpu_dedup/read/items.py.
+
+        Raises InputError where the file cannot give lists of strings or whole numbers.
+        """
+        raise InputError("plain text holds no lists", LISTS_IN)
+
+    def rows(self, backend: Backend, recipe: Recipe, extra: Sequence[str] = (), want: Bool | None = None) -> Rows:
+        """`parse` or `items`, as the recipe has it."""
+        if recipe.pretokenized is not None:
+            return self.items(backend, recipe.pretokenized, extra, want)
+        return self.parse(backend, recipe.texts_from, extra, want)
 
     def keeper_values(self, values: list[Any]) -> list[Any]:
         """Values of a field, as `parse` gave them, as the keeper compares them."""

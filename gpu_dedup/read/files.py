@@ -62,10 +62,16 @@ def open_source(
 
 
 def read_rows(
-    source: Source, rows: Sequence[int], fields: Sequence[str], extra: Sequence[str], backend: Backend
+    source: Source,
+    rows: Sequence[int],
+    fields: Sequence[str],
+    extra: Sequence[str],
+    backend: Backend,
+    pretokenized: bool = False,
 ) -> dict[int, tuple[bytes | None, dict[str, Any]]]:
     """Some rows of a file, for a person to look at: row -> (text, or None if it has none; value of each extra field).
 
+    pretokenized: the one field is a list of tokens.
     The file is read from the start to the last of them. Raises InputError if it has not so many rows.
     """
     wanted = np.unique(np.asarray(rows, np.int64))
@@ -76,7 +82,10 @@ def read_rows(
             if len(inside):
                 want = np.zeros(chunk.count_rows(), np.bool_)
                 want[inside - chunk.first_row] = True
-                parsed = chunk.parse(backend, fields, extra, want)
+                if pretokenized:
+                    parsed = chunk.items(backend, fields[0], extra, want)
+                else:
+                    parsed = chunk.parse(backend, fields, extra, want)
                 for row in inside.tolist():
                     i = row - chunk.first_row
                     text = parsed.tape[i] if parsed.status[i] == ROW_TEXT else None

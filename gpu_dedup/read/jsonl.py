@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import LINE_ODD, Backend
-from gpu_dedup.batch import I64, MISSING, ROW_BAD, ROW_TEXT, U8, Bool, Rows
+from gpu_dedup.batch import I64, MISSING, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, Bool, Rows, Tape
 from gpu_dedup.errors import InternalError
-from gpu_dedup.read.chunks import ChunkRef, quoted, replaced
+from gpu_dedup.read import items
+from gpu_dedup.read.chunks import PAD, ChunkRef, quoted, replaced
 from gpu_dedup.read.lines import LinesChunk, RecordReader
 
 # As in the fast road (kernels/jsonl_ref.py): json.loads recurses, and how deep it may differs between interpreters.
@@ -101,20 +102,43 @@ def _complaint(error: json.JSONDecodeError) -> str:
     return f"{what} at column {at + 1}"
 
 
-def judge(line: bytes, fields: Sequence[str]) -> tuple[dict[str, Any] | None, bytes, str]:
-    """What a line (without its LF) is, by json.loads: (record, text, '') or (None, b'', why the row is bad)."""
+def record_of(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    """The object on a line (without its LF), by json.loads: (record, '') or (None, why the row is bad)."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return None, b"", f"not valid UTF-8 at byte {error.start + 1}"
+        return None, f"not valid UTF-8 at byte {error.start + 1}"
     if _too_deep(line):
-        return None, b"", f"nested more than {MAX_DEPTH} levels deep"
+        return None, f"nested more than {MAX_DEPTH} levels deep"
     try:
         record = loads(text)
     except json.JSONDecodeError as error:
-        return None, b"", f"not valid JSON: {_complaint(error)}"
-    if not isinstance(record, dict):
-        return None, b"", f"not an object but {_kind(record)}"
+        return None, f"not valid JSON: {_complaint(error)}"
+    return (record, "") if isinstance(record, dict) else (None, f"not an object but {_kind(record)}")
+
+
+def judge_items(line: bytes, field: str) -> tuple[dict[str, Any] | None, bytes, str]:
+    """The same as `judge`, where the field is a list of tokens."""
+    record, reason = record_of(line)
+    if record is None:
+        return None, b"", reason
+    value = lookup(record, field)
+    if isinstance(value, list):
+        try:
+            return record, items.text_of(value).encode("utf-8", "surrogatepass"), ""
+        except ValueError as error:
+            return None, b"", f'field "{quoted([field])}": {error}'
+    if value is MISSING:
+        here = f"fields here: {quoted(list(record))}" if record else "the object is empty"
+        return None, b"", f'no field "{quoted([field])}" ({here}; name the right one with --pretokenized)'
+    return None, b"", f'field "{quoted([field])}" is {_kind(value)}, not a list'
+
+
+def judge(line: bytes, fields: Sequence[str]) -> tuple[dict[str, Any] | None, bytes, str]:
+    """What a line (without its LF) is, by json.loads: (record, text, '') or (None, b'', why the row is bad)."""
+    record, reason = record_of(line)
+    if record is None:
+        return None, b"", reason
     parts = []
     for name in fields:
         value = lookup(record, name)
@@ -180,6 +204,29 @@ class JsonlChunk(LinesChunk):
             for name in extra:
                 values[name][i] = lookup(record, name)
         return Rows(self.first_row, replaced(taken.tape, texts), status, errors, values)
+
+    def items(self, backend: Backend, field: str, extra: Sequence[str] = (), want: Bool | None = None) -> Rows:
+        starts, n = self.lines(), self.ref.rows
+        status = np.full(n, ROW_SKIPPED, np.uint8)
+        values: dict[str, list[Any]] = {name: [MISSING] * n for name in extra}
+        parts: list[bytes] = [b""] * n
+        errors: list[tuple[int, str]] = []
+        for i in range(n) if want is None else np.flatnonzero(want).tolist():
+            line = self.data[starts[i] : starts[i + 1]].tobytes().removesuffix(b"\n")
+            if not line.strip(b" \t\r"):
+                status[i] = ROW_BLANK
+                continue
+            record, parts[i], reason = judge_items(line, field)
+            status[i] = ROW_TEXT if record is not None else ROW_BAD
+            if record is None:
+                errors.append((self.first_row + i, kind_of_file(line, self.first_row + i == 0, reason)))
+                continue
+            for name in extra:
+                values[name][i] = lookup(record, name)
+        offsets = np.zeros(n + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        blob = np.frombuffer(bytearray(b"".join([*parts, bytes(PAD)])), np.uint8)
+        return Rows(self.first_row, Tape(blob, offsets), status, errors, values)
 
     def records(self, most: int) -> list[dict[str, int | None]]:
         out: list[dict[str, int | None]] = []

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import MISSING, ROW_BAD, ROW_SKIPPED, ROW_TEXT, Bool, Rows, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
+from gpu_dedup.read import items
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, columns_here, only_one, quoted, replaced, why_not_utf8
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.streams import RawFile, hash_file, unreadable
@@ -182,6 +183,42 @@ class ColumnChunk(Chunk):
         tape = replaced(tape, dict.fromkeys(np.flatnonzero(~good & (lengths > 0)).tolist(), b""))
         return Rows(self.first_row, tape, status, errors, {name: self._values(name, status) for name in extra})
 
+    def items(self, backend: Backend, field: str, extra: Sequence[str] = (), want: Bool | None = None) -> Rows:
+        path = self._find(field)
+        if path is None:
+            raise InputError(
+                f"no column {quoted([field])} ({columns_here(self._schema.names, [field])})",
+                "name the right one with --pretokenized, or pass --on-bad-file skip",
+                place=shown(self._path),
+            )
+        kind = _type_at(self._schema, path)
+        if not _is_list(kind) or not (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            raise InputError(
+                f"column {quoted([field])} holds {kind}, not lists of strings or whole numbers",
+                "name another with --pretokenized, or pass --on-bad-file skip",
+                place=shown(self._path),
+            )
+        wanted = np.ones(self.ref.rows, np.bool_) if want is None else want
+        tapes: list[tuple[Tape, Bool]] = []
+        errors: list[tuple[int, str]] = []
+        at = 0
+        for batch in self._batches:
+            here = wanted[at : at + batch.num_rows]
+            tape, good, why = _token_texts(_column(batch, path), here, backend)
+            errors += [(self.first_row + at + i, f'field "{quoted([field])}" {reason}') for i, reason in why]
+            tapes.append((tape, good))
+            at += batch.num_rows
+        good = np.concatenate([one for _, one in tapes])
+        status = np.where(good, ROW_TEXT, np.where(wanted, ROW_BAD, ROW_SKIPPED)).astype(np.uint8)
+        tape = tapes[0][0]
+        if len(tapes) > 1:
+            sizes = np.concatenate([np.diff(one.offsets) for one, _ in tapes])
+            offsets = np.zeros(len(sizes) + 1, np.int64)
+            np.cumsum(sizes, out=offsets[1:])
+            pieces_of = [one.blob[one.offsets[0] : one.offsets[-1]] for one, _ in tapes]
+            tape = Tape(np.concatenate([*pieces_of, np.zeros(PAD, np.uint8)]), offsets)
+        return Rows(self.first_row, tape, status, errors, {name: self._values(name, status) for name in extra})
+
     def records(self, most: int) -> list[dict[str, int | None]]:
         names = [name for name in self._schema.names if self._schema.names.count(name) == 1]
         lengths: dict[str, list[int | None]] = {}
@@ -222,6 +259,56 @@ class ColumnChunk(Chunk):
                 values[at + row] = value
             at += batch.num_rows
         return values
+
+
+def _is_list(kind: Any) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def _token_texts(array: Any, wanted: Bool, backend: Backend) -> tuple[Tape, Bool, list[tuple[int, str]]]:
+    """Texts of lists of tokens (see items.py), which rows have one, and why the others that are wanted have none."""
+    known = _valid(array)
+    sizes = np.asarray(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()).to_numpy(), np.int64)
+    flat = pc.list_flatten(array)
+    rows = np.repeat(np.arange(len(array)), sizes)
+    there = _valid(flat)
+    bad: dict[int, str] = {}  # first reason of a row
+
+    def complain(at: int, what: str) -> None:
+        row = int(rows[at])
+        first = int(np.searchsorted(rows, row))
+        bad.setdefault(row, f"item {at - first} is {what}; items are strings or whole numbers")
+
+    if is_text(flat.type):
+        words = _as_bytes(flat)
+        tape = _tape(words)
+        utf8 = backend.valid_utf8(tape)
+        for at in np.flatnonzero(~there | ~utf8).tolist():
+            complain(at, "null" if not there[at] else why_not_utf8(tape[at]))
+        changed: dict[int, bytes] = {}
+        for at in items.odd(tape).tolist():
+            if there[at] and utf8[at]:
+                changed[at] = items.written(tape[at].decode()).encode()
+        tape = replaced(tape, changed)
+        words = pa.Array.from_buffers(
+            pa.large_binary(),
+            len(flat),
+            [None, pa.py_buffer(np.ascontiguousarray(tape.offsets)), pa.py_buffer(tape.blob)],
+        )
+    else:
+        for at in np.flatnonzero(~there).tolist():
+            complain(at, "null")
+        words = pc.fill_null(flat.cast(pa.string()), "").cast(pa.large_binary())
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets), words)
+    joined = _tape(pc.binary_join(lists, pa.scalar(b" ", pa.large_binary())))
+    good = known & wanted
+    good[list(bad)] = False
+    why = [(i, bad.get(i, "is null")) for i in np.flatnonzero(wanted & ~good).tolist()]
+    empty = np.flatnonzero(~good & (np.diff(joined.offsets) > 0))
+    return replaced(joined, dict.fromkeys(empty.tolist(), b"")), good, why
 
 
 def _valid(array: Any) -> Bool:

@@ -12,7 +12,7 @@ import numpy as np
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, MISSING, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, Bool, Rows, Tape
 from gpu_dedup.errors import InputError, InternalError
-from gpu_dedup.read.chunks import ChunkRef, columns_here, only_one, quoted, why_not_utf8
+from gpu_dedup.read.chunks import LISTS_IN, ChunkRef, columns_here, only_one, quoted, why_not_utf8
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.lines import LinesChunk, RecordReader
 
@@ -103,6 +103,9 @@ class CsvChunk(LinesChunk):
             )
             values[name] = [text if ok else MISSING for text, ok in zip(found.to_list(), good.tolist(), strict=True)]
         return Rows(self.first_row, tape, status, errors, values)
+
+    def items(self, backend: Backend, field: str, extra: Sequence[str] = (), want: Bool | None = None) -> Rows:
+        raise InputError("CSV and TSV hold no lists", LISTS_IN, place=self._source.name)
 
     def records(self, most: int) -> list[dict[str, int | None]]:
         names = [name for name in self._names if self._names.count(name) == 1]
