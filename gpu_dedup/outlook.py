@@ -182,6 +182,14 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
         yield from _filter(recipe)
         yield ""
     yield from _cost(recipe, run, corpus)
+    if recipe.method in STREAMED:
+        shape, tables = shape_of(recipe)
+        if shape.nbytes * tables > run.memory_bytes:
+            yield (
+                f"warning: the filter takes {bytes_text(shape.nbytes * tables)}, over --memory "
+                f"{bytes_text(run.memory_bytes)}, and the run will stop; raise --memory, lower --capacity, or raise "
+                "--fp-rate"
+            )
     for warning in bands.warnings(recipe) if recipe.banded else []:
         yield f"warning: {warning}"
 

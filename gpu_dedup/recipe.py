@@ -191,8 +191,14 @@ class Recipe:
                 f"fp-rate {ppb_text(self.fp_rate_ppb)} is outside 0.000000001 to 0.999999999; give a share such as "
                 "0.000001"
             )
-        if self.method in STREAMED and (self.keep != "first" or self.cluster != "representative"):
-            raise RecipeError(f"method {self.method} keeps the first copy as rows pass by; drop keep and cluster")
+        if self.method in STREAMED:
+            plain = {"keep": "first", "cluster": "representative", "witness": "lowest", "verify": "exact"}
+            for name, default in {**plain, "sieve_cut": None, "min_shingles": 0}.items():
+                if getattr(self, name) != default:
+                    raise RecipeError(
+                        f"{name.replace('_', '-')} means nothing with method {self.method}, which keeps the first copy "
+                        "as rows pass by and knows no pairs; drop it"
+                    )
         if self.normalize is not None:
             for step in self.normalize:
                 _choice("normalize step", step, NORMALIZE_STEPS)

@@ -96,6 +96,8 @@ def test_a_filter_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "38.9 a key, without blocks 28.8" in out
     assert re.search(r"^  filter +4.86 GB +1 x 75,919,336 blocks x 64", out, re.MULTILINE)
     assert "Chance that a pair" not in out
+    assert cli.main(["explain", "--method", "bloom", "--capacity", "1000000000", "--memory", "4GB"]) == 0
+    assert "warning: the filter takes 4.86 GB, over --memory 4 GB" in capsys.readouterr().out
     assert cli.main(["explain", "--method", "lshbloom", "--capacity", "10000000", "--fp-rate", "0.00001"]) == 0
     out = capsys.readouterr().out
     assert "any of 17 bands" in out

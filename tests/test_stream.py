@@ -201,7 +201,9 @@ def test_what_no_filter_can_be(tmp_path: Path) -> None:
         with pytest.raises((RecipeError, RunError), match=words):
             dedup(path, tmp_path / "out", recipe, run)
     for values, words in (
-        ({"method": "bloom", "keep": "longest"}, "keeps the first copy"),
+        ({"method": "bloom", "keep": "longest"}, "keep means nothing .* keeps the first copy"),
+        ({"method": "bloom", "verify": "none"}, "verify means nothing"),
+        ({"method": "lshbloom", "min_shingles": 3}, "min-shingles means nothing"),
         ({"method": "lshbloom", "cluster": "connected"}, "keeps the first copy"),
         ({"key_field": "url"}, "is for method bloom"),
         ({"method": "bloom", "fp_rate_ppb": 0}, "fp-rate 0 is outside"),
