@@ -681,8 +681,8 @@ def run_command(inputs: tuple[str, ...], output: str | None, **given: Any) -> No
     `-` is standard input, JSON lines unless --format says otherwise; -o - sends the rows of JSON lines to standard
     output once all is decided.
 
-    DIR gets the same files less the rows that are copies, and _gpu_dedup/ with report.json and removed.parquet: every
-    row that went, why, and the row that stays for it.
+    DIR gets the same files less the rows that are copies, and _gpu_dedup/ with removed.parquet (every row that went,
+    why, and the row that stays for it), report.html and report.json.
 
     \b
       gpu-dedup run crawl/*.jsonl.gz -o clean
@@ -844,6 +844,27 @@ def undo_command(folder: str, output: str, overwrite: bool, quiet: bool, **given
     files = undo(folder, output, run)
     if not quiet:
         say(f"{len(files):,} {'file' if len(files) == 1 else 'files'} written to {output}")
+
+
+@cli.command("report", short_help="The report of a run as a page for a browser.")
+@click.argument("folder", metavar="DIR")
+@click.option("-o", "--output", metavar="FILE", help="Where to write it.  [default: DIR/_gpu_dedup/report.html]")
+@_debug_option
+def report_command(folder: str, output: str | None) -> None:
+    """Write the page of the run in DIR anew from its report.json, and say where it is.
+
+    A run writes it as _gpu_dedup/report.html. One file, nothing in it comes from a network.
+    """
+    from gpu_dedup import page
+    from gpu_dedup.report import Report
+
+    if output == "":
+        raise UserError("-o '': a file without a name; name the page")
+    report = Report.load(folder)
+    beside = os.path.dirname(folder) if os.path.isfile(folder) else os.path.join(folder, os.path.dirname(page.PAGE))
+    path = output or os.path.join(beside, page.PAGE_NAME)
+    page.save(report, path)
+    say(path)
 
 
 @cli.command("doctor", short_help="Versions, devices, caches; why a backend is missing.")

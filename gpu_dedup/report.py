@@ -63,6 +63,8 @@ REASONS = ("exact", "near", "exact+near", "no-text", "bad-row", "bloom")
 GUARANTEES = ("kept-witness", "chain", "probabilistic")
 BAD_ROWS_LISTED = 100
 GROUPS_LISTED = 10
+MEMBERS_LISTED = 2  # of each of these groups, with their texts
+EXCERPT = 2000  # code points of a text that the report holds
 MISSES_LISTED = 10
 MANY_SHORT = 0.2  # share of texts with fewer units than a shingle from which the summary says what to do
 
@@ -111,13 +113,46 @@ class Counts:
 
 
 @dataclass
+class Member:
+    """A row of a large group that went, or is flagged. shared, union: with the kept row, -1 where nothing was counted.
+
+    text  its beginning, as it was in the input; None where nothing was written (--dry-run)
+    """
+
+    file: str
+    row: int
+    reason: str
+    shared: int
+    union: int
+    text: str | None = None
+
+
+@dataclass
 class Group:
-    """A kept row and how many rows it stands for, itself included."""
+    """A kept row and how many rows it stands for, itself included; the beginnings of its text and of some of theirs."""
 
     file: str
     row: int
     id: str | None
     size: int
+    text: str | None = None
+    members: list[Member] = field(default_factory=list)
+
+
+@dataclass
+class Likeness:
+    """Near copies of one similarity, cut to whole percent; each with the row it goes for.
+
+    pairs    of different texts
+    sampled  of these, whose bands were compared: an even sample of all pairs; 0 where bands mean nothing
+    bands    bands in which these agree, added up; squares: the squares of these numbers, added up
+    """
+
+    percent: int
+    pairs: int
+    sampled: int = 0
+    bands: int = 0
+    squares: int = 0
 
 
 @dataclass
@@ -287,6 +322,8 @@ class Report:
     """A run, after it. See the module's head; `Counts`, `Collisions` and the others say what their numbers mean.
 
     groups        kept rows with one or more removed or flagged rows; largest_groups are the ten largest of them
+    group_sizes   groups by size, the kept row included: key 2**i counts sizes from 2**i to 2**(i+1) - 1
+    likeness      near copies by similarity, ascending; percents without any are left out
     bytes_read    bytes of the input files (compressed where they are); text_bytes: of the raw texts
     forecast      `bands.Forecast` (simhash: `hamming.Forecast`) by similarity: the chance to find such a pair;
                   dictionaries once loaded
@@ -298,7 +335,9 @@ class Report:
     inputs: list[InputFile] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     groups: int = 0
+    group_sizes: dict[str, int] = field(default_factory=dict)
     largest_groups: list[Group] = field(default_factory=list)
+    likeness: list[Likeness] = field(default_factory=list)
     frequencies: dict[str, Any] | None = None  # table of document frequencies: checksum, documents, cells, bytes, file
     collisions: Collisions | None = None  # None for methods without banding
     verification: Verification | None = None
@@ -347,7 +386,11 @@ class Report:
             version=values["version"],
             inputs=inputs,
             counts=Counts(**result.pop("counts")),
-            largest_groups=[Group(**entry) for entry in result.pop("largest_groups")],
+            largest_groups=[
+                Group(**{**entry, "members": [Member(**member) for member in entry.get("members", ())]})
+                for entry in result.pop("largest_groups")
+            ],
+            likeness=[Likeness(**entry) for entry in result.pop("likeness", ())],
             bad_rows=[BadRow(**entry) for entry in result.pop("bad_rows")],
             collisions=None
             if collisions is None
@@ -711,9 +754,6 @@ def describe(recipe: Mapping[str, Any]) -> str:
     text = f"{method} {recipe.get('shingle')}"
     if method == "simhash":
         how = {"exact": "Jaccard", "edit": "edit similarity"}.get(str(recipe.get("verify")))
-        if recipe.get("weights", "set") != "set":
-            text += f", weights {recipe['weights']}"
-            text += f" of {recipe['top_terms']} terms" if recipe.get("top_terms") else ""
         text += f", distance {recipe.get('distance')}, "
         text += f"{how} {share_text(recipe.get('threshold_ppm', 0))}" if how else "not verified"
         return f"{text}, keep {recipe.get('keep')}"
@@ -1052,7 +1092,7 @@ def same_result(one: Report, other: Report) -> list[str]:
 
 
 __all__ = [
-    "Audit", "BadRow", "Collisions", "Counts", "Filter", "Group", "HeavyBucket", "InputFile", "Machine", "Miss",
-    "RemovalLog", "Report", "Verification", "describe", "id_text", "log_files", "log_schema", "peak_memory", "removals",
-    "same_result", "share_text", "short", "short_texts_warning", "versions",
+    "Audit", "BadRow", "Collisions", "Counts", "Filter", "Group", "HeavyBucket", "InputFile", "Likeness", "Machine",
+    "Member", "Miss", "RemovalLog", "Report", "Verification", "describe", "id_text", "log_files", "log_schema",
+    "peak_memory", "removals", "same_result", "share_text", "short", "short_texts_warning", "versions",
 ]  # fmt: skip

@@ -60,7 +60,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name not in ("report.json", "outputs.json")
+        if path.is_file() and path.name not in ("report.json", "report.html", "outputs.json")
     }
 
 

@@ -25,6 +25,8 @@ SERVICES = {
     "checkpoint",
     "progress",
     "report",
+    "page",
+    "spans",
     "distribute",
 }  # used along the road, but no step of it
 FRONT = {"__init__", "__main__", "cli", "show", "outlook", "texts", "demo", "doctor"}
@@ -45,6 +47,8 @@ ALLOWED = {
     "distribute": {"errors"},  # processes and what they say; what they do is told to it
     "progress": {"errors", "batch"},
     "report": {"columns", "errors", "batch", "recipe", "progress", "__init__"},
+    "page": {"errors", "progress", "report", "spans"},
+    "spans": set(),
 }
 # Helpers of more than one operation; a kernel may import these and the files of its own operation.
 SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "cuda", "tape_cuda", "ranks_cuda"}

@@ -368,7 +368,7 @@ def test_defaults_in_the_help_are_the_defaults() -> None:
     assert stated >= 20
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "show", "doctor", "demo"])
+@pytest.mark.parametrize("command", ["run", "explain", "show", "report", "doctor", "demo"])
 def test_every_command_has_help_with_its_purpose(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_main(capsys, command, "--help")
     assert code == 0
@@ -690,4 +690,4 @@ def test_names_that_are_not_utf8_from_end_to_end(tmp_path: Path) -> None:
 def test_click_runner_sees_the_same_commands() -> None:
     result: Result = CliRunner().invoke(cli.cli, ["--help"])
     assert result.exit_code == 0
-    assert sorted(cli.cli.commands) == ["apply", "demo", "doctor", "explain", "run", "show", "undo"]
+    assert sorted(cli.cli.commands) == ["apply", "demo", "doctor", "explain", "report", "run", "show", "undo"]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_dedup import bands, bloom, hamming
+from gpu_dedup import bands, bloom, hamming, page
 from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, decision_key, first_pass_key, folder_of
@@ -35,6 +35,7 @@ from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.hamming import Near
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
+from gpu_dedup.pipeline.figures import Groups, likeness
 from gpu_dedup.pipeline.near import Heads, Road, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
@@ -43,20 +44,18 @@ from gpu_dedup.pipeline.resume import Resume, Saver, load_decision, save_decisio
 from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.pipeline.terms import checked, count_terms, given_table
-from gpu_dedup.pipeline.upload import RemoteFolder
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import STANDARD, Source, StandardInput, discover, guess_text_field
-from gpu_dedup.read.remote import is_remote
 from gpu_dedup.recipe import PPM, STREAMED, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
-    GROUPS_LISTED,
     Audit,
     BadRow,
     Collisions,
     Group,
     HeavyBucket,
     InputFile,
+    Member,
     Report,
     Verification,
     share_text,
@@ -122,9 +121,9 @@ def dedup(
     """Remove duplicates from files; write the surviving rows, a log of the removed ones and a report below `output`.
 
     inputs   files, folders and globs, in the order that counts for keep=first; a lone one need not be in a list
-             (also URLs, by fsspec); `-` is standard input, JSON lines unless recipe.format says otherwise
-    output   a new or empty folder (also a URL); None only with run.dry_run; `-` sends the rows to standard output, once
-             all is decided, and log and report to run.report if it names a folder
+             `-` is standard input, JSON lines unless recipe.format says otherwise
+    output   a new or empty folder; None only with run.dry_run; `-` sends the rows to standard output, once all is
+             decided, and log and report to run.report if it names a folder
     processes  first pass on a CPU in so many processes, each with its share of the files. For what spreads a run over
              machines and for tests: on one machine threads do the same for less. Several GPUs are run.gpus
     Raises UserError for what the user can mend: nothing is written then, and what was begun is taken away.
@@ -146,13 +145,6 @@ def dedup(
     place = _check_output(target, recipe, run)  # folder that gets anything at all
     recipe, table = given_table(recipe, run)
     with contextlib.ExitStack() as stack:
-        away = None
-        if place is not None and is_remote(place):  # made here, and sent when it is complete
-            away = RemoteFolder(place, run.overwrite)
-            away.check()
-            staging = _private_folder(run.work_dir)
-            stack.callback(shutil.rmtree, staging, True)
-            place = os.path.join(staging, "out")
         folder = None if place is None else OutputFolder(place, [], run.overwrite)
         spooled = None
         if STANDARD in names:
@@ -199,20 +191,18 @@ def dedup(
         job = _job(stack, recipe, run, backend, progress, folder)
         done = _search(job, why, sources, gpus, processes or 1, kept, table)
         recipe, survey, outcome = job.recipe, done.survey, done.found.outcome
-        groups = _Groups.of(recipe, outcome)
+        groups = Groups.of(recipe, outcome)
         emitted = emit(
             survey, done.sketcher, job.pool, run.batch_bytes, outcome,
             Target(folder, rows_to, run.write == "mask", run.keep_removed), progress, recipe.fingerprint(),
-            groups.rows, kept,
+            groups.rows, groups.excerpts, kept,
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
         report.warnings += [*([guessed] if guessed else []), *_left_out(passed_over)]
         with done.stream.saving() if done.stream is not None else contextlib.nullcontext():
             if folder is not None:
+                folder.write_text(page.PAGE, page.render(report))
                 folder.commit(report)
-            if folder is not None and away is not None:
-                with progress.stage("send", None) as advance:
-                    away.send(folder.path, advance)
     return report
 
 
@@ -324,7 +314,7 @@ def dedup_column(
         job = _job(stack, recipe, run, backend, progress, None)
         done = _search(job, why, [source], count_gpus(run, backend, 1, source.size), 1, table=table)
         recipe, survey, outcome = job.recipe, done.survey, done.found.outcome
-        groups = _Groups.of(recipe, outcome)
+        groups = Groups.of(recipe, outcome)
         kept = keep_mask(recipe, survey.status, outcome)
         known = Ids(wanted_ids(outcome, groups.rows))
         known.add(known.wanted, ids(known.wanted))
@@ -736,27 +726,7 @@ def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
     )
 
 
-@dataclass
-class _Groups:
-    """Kept rows that stand for others: how many, and the largest (global rows and sizes, themselves included)."""
-
-    count: int
-    rows: I64
-    sizes: I64
-
-    @classmethod
-    def of(cls, recipe: Recipe, outcome: Outcome) -> _Groups:
-        witness = outcome.witness[outcome.witness >= 0]
-        if recipe.keep == "none":  # nobody stands for anybody
-            witness = witness[:0]
-        rows, members = np.unique(witness, return_counts=True)
-        largest = np.lexsort((rows, -members))[:GROUPS_LISTED]
-        return cls(len(rows), rows[largest], members[largest] + 1)
-
-
-def _report(
-    job: _Job, done: _Searched, groups: _Groups, emitted: Emitted, started: float, target: str | None
-) -> Report:
+def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, started: float, target: str | None) -> Report:
     recipe, survey, found = job.recipe, done.survey, done.found
     outcome = found.outcome
     report = Report(recipe=recipe.as_dict(), fingerprint=recipe.fingerprint())
@@ -792,11 +762,19 @@ def _report(
         counts.flagged_by_reason[reason] = int(np.count_nonzero(mine & emitted.kept_mask))
     counts.flagged = sum(counts.flagged_by_reason.values())
     report.frequencies = found.frequencies
-    report.groups = groups.count
+    report.groups, report.group_sizes = groups.count, groups.by_size
     texts, _ = emitted.ids.look_up(groups.rows) if emitted.ids is not None else ([None] * len(groups.rows), None)
-    for row, size, text in zip(groups.rows, groups.sizes, texts, strict=True):
-        facts, local = survey.place(int(row))
-        report.largest_groups.append(Group(facts.source.rel, local, getattr(text, "as_py", lambda: None)(), int(size)))
+    excerpts = {} if emitted.ids is None else emitted.ids.texts
+    for row, size, text, members in zip(groups.rows.tolist(), groups.sizes, texts, groups.members, strict=True):
+        facts, local = survey.place(row)
+        name = getattr(text, "as_py", lambda: None)()
+        group = Group(facts.source.rel, local, name, int(size), excerpts.get(row))
+        for member in members:
+            facts, local = survey.place(member)
+            numbers = int(outcome.shared[member]), int(outcome.union[member])
+            reason = REASONS[outcome.reason[member]]
+            group.members.append(Member(facts.source.rel, local, reason, *numbers, excerpts.get(member)))
+        report.largest_groups.append(group)
     if recipe.sketched:
         curve = bands.forecast(recipe) if recipe.banded else hamming.forecast(recipe.distance)
         report.forecast = [asdict(entry) for entry in curve]
@@ -805,6 +783,8 @@ def _report(
         report.warnings += [short] if short else []
     if found.candidates is not None and found.decision is not None:
         report.collisions = _collisions(found)
+        assert found.ranked is not None
+        report.likeness = likeness(recipe, survey, found.ranked, found.decision)
         stats = dict(found.decision.stats)
         report.machine.work = {"verify_parts": int(stats.pop("parts"))}
         weakest = stats.pop("weakest")

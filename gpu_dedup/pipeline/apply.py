@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from gpu_dedup import page
 from gpu_dedup.backend import host_backend
 from gpu_dedup.batch import Bool
 from gpu_dedup.errors import InputError, OutputError, shown
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.rewrite import Hands, Shard, changed, copy_source, write_shard
+from gpu_dedup.pipeline.rewrite import Hands, Shard, changed, write_shard
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import STANDARD, Source, open_source, state_of
+from gpu_dedup.read import STANDARD, Source, open_source
 from gpu_dedup.read.streams import hash_file
 from gpu_dedup.report import InputFile, Report, utf8
 from gpu_dedup.run import Run
@@ -55,6 +56,7 @@ def apply(mask: str, output: str | None = None, run: Run | None = None, progress
             with folder.open_temp(name) as path:
                 copy_file(os.path.join(mask, name), path)
         report.machine = replace(report.machine, output=target, write="rows")
+        folder.write_text(page.PAGE, page.render(report))
         folder.commit(report)
     return report
 
@@ -66,7 +68,7 @@ def _apply(shard: Shard, hands: Hands, folder: OutputFolder, entry: InputFile) -
         return
     with folder.open_temp(source.rel) as path:
         if keep.all() and entry.content_hash is not None:
-            _same(copy_source(source, path, hands.advance), entry)
+            _same(copy_file(source.path, path, hands.advance), entry)
             return
         if source.format in ("parquet", "arrow") and entry.content_hash is not None:
             _same(hash_file(source), entry)
@@ -96,16 +98,16 @@ def _source(entry: InputFile) -> Source:
             "is gone with the run that read it", "save it to a file and run again on that", place="standard input"
         )
     try:
-        size, stamp = state_of(entry.path)
+        info = os.stat(entry.path)
     except OSError as error:
         raise InputError(
             f"{error.strerror}, and the rows are read from the input of the run",
             "put the file back where it was",
             place=shown(entry.path),
         ) from None
-    if size != entry.size:
+    if info.st_size != entry.size:
         raise _differs(entry)
-    return Source(entry.path, entry.rel, entry.format, entry.compression, size, stamp)
+    return Source(entry.path, entry.rel, entry.format, entry.compression, info.st_size, info.st_mtime_ns)
 
 
 def _bits(report: Report, folder: str) -> dict[str, Bool]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup import columns
-from gpu_dedup.batch import I64, MISSING, Bool
+from gpu_dedup.batch import I64, MISSING, ROW_TEXT, Bool, Rows
 from gpu_dedup.checkpoint import Checkpoint, content_key, same_file
 from gpu_dedup.pipeline.outcome import (
     BLOOM,
@@ -27,13 +27,14 @@ from gpu_dedup.pipeline.outcome import (
     keep_mask,
 )
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.rewrite import WITHOUT_FIELDS, Hands, Shard, changed, copy_source, write_lines, write_shard
+from gpu_dedup.pipeline.rewrite import WITHOUT_FIELDS, Hands, Shard, changed, write_lines, write_shard
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
+from gpu_dedup.read.items import shown_text
 from gpu_dedup.recipe import Recipe
-from gpu_dedup.report import RemovalLog, id_text, utf8
-from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder
+from gpu_dedup.report import EXCERPT, RemovalLog, id_text, utf8
+from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder, copy_file
 
 LOG_BATCH = 1 << 16
 
@@ -41,8 +42,11 @@ LOG_BATCH = 1 << 16
 class Ids:
     """User ids of chosen rows, as text with their type: Arrow strings, not Python objects, since there may be many."""
 
-    def __init__(self, wanted: I64) -> None:
+    def __init__(self, wanted: I64, excerpts: I64 | None = None) -> None:
+        """excerpts: rows among them, ascending, of whose texts the beginnings are wanted too; `texts` gets these."""
         self.wanted = wanted
+        self.excerpts = np.zeros(0, np.int64) if excerpts is None else excerpts
+        self.texts: dict[int, str] = {}
         self._parts: list[tuple[I64, Any, Any]] = []
         self._table: tuple[Any, Any] | None = None
 
@@ -50,6 +54,16 @@ class Ids:
         """Wanted rows from `first` on, relative to it."""
         low, high = np.searchsorted(self.wanted, [first, first + count])
         return self.wanted[low:high] - first
+
+    def note_texts(self, rows: Rows, first: int, listed: bool = False) -> None:
+        """Keep what is wanted of the texts of a chunk whose file begins with global row `first`. listed: its texts are
+        lists of tokens."""
+        start = first + rows.first_row
+        low, high = np.searchsorted(self.excerpts, [start, start + len(rows)])
+        for row in self.excerpts[low:high].tolist():
+            if rows.status[row - start] == ROW_TEXT:
+                text = rows.tape[row - start][: 4 * EXCERPT].decode("utf-8", "replace")
+                self.texts[row] = (shown_text(text) if listed else text)[:EXCERPT]
 
     def add(self, rows: I64, values: list[Any]) -> None:
         import pyarrow as pa
@@ -118,12 +132,14 @@ def emit(
     progress: Progress,
     fingerprint: str,
     groups: I64,
+    excerpts: I64,
     kept: Checkpoint | None = None,
 ) -> Emitted:
     """Write every file's surviving rows, or the mask of them, and the log; without a place for them only count.
 
-    groups  global rows whose ids the report wants
-    kept    where complete files are noted for a next start, and where those of an earlier one are found
+    groups    global rows whose ids the report wants
+    excerpts  global rows of the log or of `groups`, ascending: the report wants the beginnings of their texts
+    kept      where complete files are noted for a next start, and where those of an earlier one are found
     """
     recipe = sketcher.recipe
     keep = keep_mask(recipe, survey.status, outcome)
@@ -132,7 +148,7 @@ def emit(
     if folder is None and to.stream is None:
         return Emitted(kept_by_file, keep)
     logged = np.flatnonzero(outcome.reason != STAYS)
-    ids = Ids(wanted_ids(outcome, groups))
+    ids = Ids(wanted_ids(outcome, groups), excerpts)
     with contextlib.ExitStack() as stack:
         mask = None
         if folder is not None and (to.mask or to.keep_removed):
@@ -188,8 +204,8 @@ def _emit_file(
         if to.keep_removed and not keep.all():
             removed = stack.enter_context(folder.open_temp(f"{REMOVED}/{source.rel}"))
         if source.format == "txt" and not keep.any():  # the document is the file: it is not written
-            _no_ids(facts, ids)
-            if removed is not None and copy_source(source, removed) != facts.content_hash:
+            _no_ids(facts, sketcher, hands, ids)
+            if removed is not None and copy_file(source.path, removed) != facts.content_hash:
                 raise changed(source)
             hands.advance(source.size)
             return
@@ -199,7 +215,7 @@ def _emit_file(
             return
         path = stack.enter_context(folder.open_temp(source.rel))
         if keep.all() and facts.content_hash is not None:
-            if copy_source(source, path, hands.advance) != facts.content_hash:
+            if copy_file(source.path, path, hands.advance) != facts.content_hash:
                 raise changed(source)
             if len(ids.inside(facts.first, facts.rows)):
                 _collect_ids(facts, sketcher, hands, ids)
@@ -211,10 +227,19 @@ def _emit_file(
         done.note(source.rel, path)
 
 
-def _no_ids(facts: FileFacts, ids: Ids) -> None:
-    """Rows of plain text, which has no ids."""
+def _no_ids(facts: FileFacts, sketcher: Sketcher, hands: Hands, ids: Ids) -> None:
+    """Rows of plain text, which has no ids; of a few the text is wanted all the same."""
     local = ids.inside(facts.first, facts.rows)
     ids.add(local + facts.first, [MISSING] * len(local))
+    low, high = np.searchsorted(ids.excerpts, [facts.first, facts.first + facts.rows])
+    if low == high:
+        return
+    firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
+    which = np.unique(np.searchsorted(firsts, ids.excerpts[low:high] - facts.first, side="right") - 1)
+    fields = sketcher.recipe.texts_from
+    with open_source(facts.source, hands.batch_bytes, facts.index, fields, backend=hands.backend) as reader:
+        for chunk in reader.read_refs([facts.refs[i] for i in which]):
+            ids.note_texts(chunk.parse(hands.backend, fields), facts.first)
 
 
 class _Done:
@@ -253,7 +278,7 @@ class _Done:
 def _collect_ids(facts: FileFacts, sketcher: Sketcher, hands: Hands, ids: Ids, whole: bool = False) -> None:
     """Ids of the wanted rows of a file that is not taken apart for writing. `whole`: and its bytes must be the same."""
     if facts.source.format in WITHOUT_FIELDS:
-        _no_ids(facts, ids)
+        _no_ids(facts, sketcher, hands, ids)
         return
     local = ids.inside(facts.first, facts.rows)
     firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
@@ -279,7 +304,9 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
     want = np.zeros(chunk.count_rows(), bool)
     want[local] = True
     name = sketcher.recipe.id_field
-    values = chunk.rows(sketcher.backend, sketcher.recipe, (name,), want).fields[name]
+    rows = chunk.rows(sketcher.backend, sketcher.recipe, (name,), want)
+    values = rows.fields[name]
+    ids.note_texts(rows, facts.first, sketcher.recipe.pretokenized is not None)
     return local + facts.first + chunk.first_row, [values[i] for i in local]
 
 

@@ -4,6 +4,7 @@
     DIR/_gpu_dedup/               marks the folder as ours
         report.json               renamed into place last: its presence means done
         removed.parquet
+        report.html               the report as a page for a browser
         keep.parquet              where the run was asked for a mask, or to keep what it removes
         removed/                  where it was asked to keep it: the rows that went, under the names that the input has
         outputs.json              names that this and earlier runs own; what --overwrite may replace or remove
@@ -85,8 +86,6 @@ class OutputFolder:
     def __init__(self, path: str, rels: Sequence[str], overwrite: bool = False) -> None:
         if not path:
             raise OutputError("'': an output folder without a name; name a new folder")
-        if "://" in path:
-            raise OutputError(f"{shown(path)}: is a URL, and this is written to a folder of this machine; name one")
         self.path = os.path.abspath(path)
         self.rels = list(rels)
         self.overwrite = overwrite
@@ -334,6 +333,15 @@ class OutputFolder:
         """Where to write the removal log."""
         return self.open_temp(LOG)
 
+    def write_text(self, rel: str, text: str) -> None:
+        """Write what will be DIR/rel. Raises OutputError."""
+        temp = self.open_temp(rel)
+        descriptor = create(temp)
+        try:
+            write_all(descriptor, text.encode(), temp)
+        finally:
+            close(descriptor, temp)
+
     def discard(self, rel: str) -> None:
         """Forget what `open_temp` gave for rel (its input turned out to be bad) and remove it."""
         self._temps.pop(rel, None)
@@ -361,12 +369,7 @@ class OutputFolder:
         Raises OutputError; the caller's `abort` then takes away what already has its name.
         """
         if report is not None:
-            temp = self.open_temp(REPORT)
-            descriptor = create(temp)
-            try:
-                write_all(descriptor, report.to_json().encode(), temp)
-            finally:
-                close(descriptor, temp)
+            self.write_text(REPORT, report.to_json())
         if REPORT not in self._temps:
             raise InternalError("commit without a report")
         rels = [rel for rel in self._temps if rel != REPORT]
