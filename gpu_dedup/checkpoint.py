@@ -66,7 +66,7 @@ _PART = re.compile(r"part-\d+-\d+-\d+\.gdp")
 LATER = frozenset(
     (
         "id_field", "on_no_text", "on_bad_row", "threshold_ppm", "recall_ppm", "num_perm", "bands", "rows", "sieve_cut",
-        "distance",
+        "distance", "search_distance", "near_action", "far_distance", "far_jaccard_ppm", "far_edit_ppm", "far_action",
         "bucket_cap", "cap_lowest", "cap_splits", "cap_slots", "verify", "edit_max_chars", "cluster", "witness",
         "action", "keep",
     )

@@ -48,6 +48,7 @@ PROGRAM = "gpu-dedup"
 # Fields that mean nothing to a method: given with it, they are refused rather than ignored.
 _FILTER = frozenset(("key_field", "capacity", "fp_rate_ppb", "bloom", "on_full", "again"))
 _TERMS = frozenset(("weights", "top_terms", "df_checksum", "df_table", "save_df_table"))
+_LEVELS = frozenset(("search_distance", "near_action", "far_distance", "far_jaccard_ppm", "far_edit_ppm", "far_action"))
 _PAIRS = frozenset(
     (
         "sieve_cut",
@@ -64,10 +65,14 @@ _PAIRS = frozenset(
 )
 _WORK = frozenset(("checkpoint", "fresh", "keep_work"))  # a method of one pass has nothing to go on from
 MEANINGLESS = {
-    "minhash": _FILTER | _TERMS | {"distance"},
+    "minhash": _FILTER | _TERMS | _LEVELS | {"distance"},
+    # Each level has thresholds of its own, and only the rank rule can be worked out for both together.
+    "cascade": _FILTER | {"threshold_ppm", "verify", "cluster", "witness", "audit", "sketch"},
     "simhash": _FILTER
+    | _LEVELS
     | frozenset(
         (
+            "sketch",
             "recall_ppm",
             "num_perm",
             "bands",
@@ -82,6 +87,7 @@ MEANINGLESS = {
     ),
     # A filter knows that a row has been seen, not which one it was: there are no pairs, and the first copy stays.
     "bloom": _PAIRS
+    | _LEVELS
     | _WORK
     | _TERMS
     | {
@@ -99,9 +105,10 @@ MEANINGLESS = {
         "keep",
         "max_removed_ppm",
     },
-    "lshbloom": _PAIRS | _WORK | _TERMS | {"distance", "key_field", "min_shingles", "keep"},
+    "lshbloom": _PAIRS | _WORK | _TERMS | _LEVELS | {"distance", "key_field", "min_shingles", "keep"},
     "exact": _FILTER
     | _TERMS
+    | _LEVELS
     | frozenset(
         (
             "shingle",
@@ -204,7 +211,7 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "--method",
             str,
             "|".join(METHODS),
-            "Near copies by sketches (minhash) or fingerprints (simhash), equal texts (exact); near and equal ones by "
+            "Near copies by sketches (minhash), fingerprints (simhash) or both (cascade), equal texts (exact); both by "
             "Bloom filters of fixed size (lshbloom, bloom).",
             "minhash",
         ),
@@ -281,6 +288,22 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "lowest",
         ),
         Option(
+            "near_action",
+            "--near-action",
+            str,
+            "|".join(ACTIONS),
+            "Cascade: the same for matches of level 1 alone.",
+            "as --action",
+        ),
+        Option(
+            "far_action",
+            "--far-action",
+            str,
+            "|".join(ACTIONS),
+            "Cascade: the same for matches of level 2 alone.",
+            "as --action",
+        ),
+        Option(
             "action", "--action", str, "|".join(ACTIONS), "Take copies out, or only list them in the log.", "remove"
         ),
     ),
@@ -312,6 +335,24 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "Equal slots that a pair needs to be verified.",
             "solved: loses 1 pair in 10,000",
         ),
+        _count(
+            "search_distance",
+            "--search-distance",
+            "D",
+            "Cascade: search fingerprints so far out, up to --far-distance: no pair of level 2 within it is missed.",
+            "as far as --distance",
+        ),
+        _count(
+            "far_distance",
+            "--far-distance",
+            "D",
+            "Cascade, level 2: most bits that may differ; --distance is level 1.",
+            "7",
+        ),
+        Option(
+            "far_jaccard_ppm", "--far-jaccard", _share("far-jaccard"), "SHARE", "... least Jaccard similarity.", "0.75"
+        ),
+        Option("far_edit_ppm", "--far-edit", _share("far-edit"), "SHARE", "... and least edit similarity.", "0.75"),
         _count(
             "distance",
             "--distance",

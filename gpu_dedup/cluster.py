@@ -24,13 +24,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_dedup.backend import BEST, LOWEST, PARTNER, Backend
-from gpu_dedup.batch import I64
+from gpu_dedup.batch import I64, Bool
 from gpu_dedup.errors import InternalError, RunError
 from gpu_dedup.recipe import PPM, Recipe
 
 Progress = Callable[[int], None]
 
 CROWD_PAIRS = 1 << 21  # pairs of a crowd that are made at a time: some 60 bytes each
+NEAR_LEVEL, FAR_LEVEL = 1, 2  # of a match, as in kernels/levels_ref.py
+FLAGGED_STATE, REMOVED_STATE = 1, 2
 MOST_PAIRS = 1 << 36  # pairs of a crowd that are made where a rule needs all of them: half an hour of a core
 
 
@@ -67,6 +69,8 @@ class Decision:
                     (its parent in the breadth-first tree, from the kept head, over the matches taken); else -1
     linked_shared, linked_union   int64[m] similarity with that neighbour
     distance        int64[m] bits in which the fingerprints of a head and its witness differ; -1 where nobody asked
+    level, flagged  int64[m], bool[m], of the method with levels alone: the level of the match with the witness, -1
+                    where a head stays; the match is for review, and the head is not removed
     stats           verified, matched, over_cap, components, largest_component: see `verify.Counts`
                     parts: loads of items; alone in depending on the memory
                     clusters: heads that stand for another one; largest_cluster: heads of the largest, with its witness
@@ -83,6 +87,8 @@ class Decision:
     linked_union: I64
     distance: I64
     stats: dict[str, Any] = field(default_factory=dict)
+    level: I64 | None = None
+    flagged: Bool | None = None
 
 
 def decide(
@@ -154,12 +160,53 @@ def decide_crowd(
                 verifier.sweep(pairs, PARTNER, out.witness, out.shared, out.union, lambda done: None)
             progress(len(run))
         if recipe.cluster == "connected":
-            out.connect(NO_PAIRS, _Forest.of(found))
+            out.connect(NO_PAIRS, Forest.of(found))
     counts = verifier.counts
     label = backend.components(m, *crowd.edges())
     sizes = np.bincount(label[every], minlength=m) if len(every) else np.zeros(1, np.int64)
     counts.components, counts.largest_component = int(np.count_nonzero(sizes)), int(sizes.max())
     return out.decision()
+
+
+def decide_levels(
+    crowd: Crowd, m: int, far: FarPairs, recipe: Recipe, backend: Backend, counts: dict[str, int]
+) -> Decision:
+    """Decide under two kinds of match: near ones of a crowd, far ones pair by pair; see kernels/levels_ref.py.
+
+    far     matches that are not near: hi, lo sorted by (hi, lo), with their shared and union
+    counts  verified and over_cap, for the stats
+    """
+    group, first, neighbours = crowd.graph
+    witness, level, state = backend.levels(
+        group, first, neighbours, far.hi, far.lo, recipe.near_flags, recipe.far_flags
+    )
+    gone = np.flatnonzero(witness >= 0)
+    none = [np.full(m, -1, np.int64) for _ in range(6)]
+    shared, union = none[0], none[1]
+    by_far = np.flatnonzero(level == FAR_LEVEL)
+    if len(by_far):
+        at = np.searchsorted(far.hi * m + far.lo, by_far * m + witness[by_far])  # below 2**62 for m below 2**31
+        shared[by_far], union[by_far] = far.shared[at], far.union[at]
+    if not bool(((witness[gone] < gone) & (state[witness[gone]] != REMOVED_STATE)).all()):
+        raise InternalError("a head that goes names a witness that does not stay")
+    left, right = crowd.edges()
+    label = backend.components(m, np.concatenate([left, far.hi]), np.concatenate([right, far.lo]))
+    sizes = np.bincount(label, minlength=1)
+    many = sizes[sizes > 1]
+    stands = np.unique(witness[gone], return_counts=True)[1]
+    stats: dict[str, Any] = {
+        **counts,
+        "matched": crowd.total + len(far.hi),
+        "parts": 0,
+        "components": len(many),
+        "largest_component": int(many.max()) if len(many) else 0,
+        "clusters": len(stands),
+        "largest_cluster": int(stands.max()) + 1 if len(stands) else 0,
+        "weakest": _weakest(shared[by_far], union[by_far]),
+        "longest_chain": int(len(gone) > 0),
+    }
+    flagged = np.asarray(state == FLAGGED_STATE, np.bool_)
+    return Decision(witness, shared, union, none[2], none[3], none[4], none[5], stats, level, flagged)
 
 
 def _settle(out: _Deciding, crowd: Crowd, block: I64, progress: Progress) -> None:
@@ -189,6 +236,19 @@ def _sweep(out: _Deciding, crowd: Crowd, asking: I64, staying: I64) -> None:
         out.verifier.sweep(pairs, out.rule, out.witness, out.shared, out.union, lambda done: None)
 
 
+class FarPairs(Protocol):
+    """Matches pair by pair: hi > lo, sorted by (hi, lo), each once; shared, union of each."""
+
+    @property
+    def hi(self) -> I64: ...
+    @property
+    def lo(self) -> I64: ...
+    @property
+    def shared(self) -> I64: ...
+    @property
+    def union(self) -> I64: ...
+
+
 @dataclass(frozen=True)
 class _Pairs:
     """Candidates: hi > lo, sorted by (hi, lo), each once. agree is 0: there are no slots."""
@@ -205,7 +265,7 @@ NO_PAIRS = _Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
-class _Forest:
+class Forest:
     """Matches of several runs together."""
 
     hi: I64
@@ -214,7 +274,7 @@ class _Forest:
     union: I64
 
     @classmethod
-    def of(cls, parts: list[Verified]) -> _Forest:
+    def of(cls, parts: list[Verified]) -> Forest:
         none = np.zeros(0, np.int64)
         names = ("hi", "lo", "shared", "union")
         return cls(*(np.concatenate([none, *(getattr(part, name) for part in parts)]) for name in names))
@@ -248,6 +308,11 @@ class Crowd:
         order = np.argsort(source, kind="stable")
         self._next = np.concatenate([own, other, one])[order].astype(np.int64)
         self._first = np.searchsorted(source[order], np.arange(len(names) + 1)).astype(np.int64)
+
+    @property
+    def graph(self) -> tuple[I64, I64, I64]:
+        """group int64[m] of each head, -1 for none; first, neighbours: those next to each group, itself among them."""
+        return self._group, self._first, self._next
 
     def edges(self) -> tuple[I64, I64]:
         """left, right int64: few pairs that hold together what all pairs hold together."""

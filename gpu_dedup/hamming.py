@@ -187,14 +187,30 @@ class Near:
 
     def pairs(self) -> tuple[I64, I64]:
         """hi, lo int64: all pairs of documents within the distance, sorted by (hi, lo), each once; `count` of them."""
+        names = np.unique(self.leader)
+        return self._between(np.concatenate([names, self.hi]), np.concatenate([names, self.lo]))
+
+    def farther(self, apart: I64, distance: int) -> tuple[I64, I64]:
+        """hi, lo int64, sorted: pairs of documents whose groups are more than `distance` bits apart.
+
+        apart  int64[p]: bits between hi and lo of each pair of leaders
+        """
+        far = apart > distance
+        return self._between(self.hi[far], self.lo[far])
+
+    def nearer(self, apart: I64, distance: int) -> Near:
+        """The same documents at a smaller distance."""
+        near = apart <= distance
+        return Near(self.leader, self.hi[near], self.lo[near], self.stats)
+
+    def _between(self, one: I64, other: I64) -> tuple[I64, I64]:
+        """hi, lo: all pairs of members of the groups of these leaders; of a group with itself each pair once."""
         order = np.argsort(self.leader, kind="stable")
         names, size = np.unique(self.leader, return_counts=True)
         begin = np.zeros(len(self.leader) + 1, np.int64)
         begin[names] = np.cumsum(size) - size
         many = np.zeros(len(self.leader) + 1, np.int64)
         many[names] = size
-        one = np.concatenate([names, self.hi])
-        other = np.concatenate([names, self.lo])
         total = many[one] * many[other]
         which = np.repeat(np.arange(len(one)), total)
         inside = np.arange(len(which)) - np.repeat(np.cumsum(total) - total, total)

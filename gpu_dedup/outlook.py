@@ -169,7 +169,10 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     else:
         yield f"recipe {recipe.fingerprint()}"
     yield ""
-    if recipe.banded:
+    if recipe.leveled:
+        yield from _levels(recipe, corpus or EXAMPLE)
+        yield ""
+    elif recipe.banded:
         yield from _curve(recipe)
         yield ""
     elif recipe.printed:
@@ -190,7 +193,7 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
                 f"{bytes_text(run.memory_bytes)}, and the run will stop; raise --memory, lower --capacity, or raise "
                 "--fp-rate"
             )
-    for warning in bands.warnings(recipe) if recipe.banded else []:
+    for warning in bands.warnings(recipe.bands_view) if recipe.banded else []:
         yield f"warning: {warning}"
 
 
@@ -270,6 +273,41 @@ def _filter(recipe: Recipe) -> Iterator[str]:
     yield f"  memory    {bytes_text(shape.nbytes * tables):>16}   {shape.nbytes * tables:,} bytes"
     wrong = shape.wrong(0, recipe.capacity) * tables
     yield f"  wrong     {wrong:>16.3g}   new rows expected to go by chance while it fills to capacity"
+
+
+def _levels(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
+    """What each level of a cascade finds."""
+    d, far, view = recipe.distance, recipe.far_distance, recipe.bands_view
+    reach = d if recipe.search_distance is None else recipe.search_distance
+    b, r, cut = recipe.bands, recipe.rows, bands.cut_of(view)
+    jaccard, edit = share_text(recipe.far_jaccard_ppm), share_text(recipe.far_edit_ppm)
+    verb = {False: "goes", True: "is flagged"}
+    yield f"Level 1: a text {verb[recipe.near_flags]} that is {d} bits or less from one before it; not verified."
+    yield f"Level 2: a text {verb[recipe.far_flags]} that is {d + 1} to {far} bits from one before, Jaccard {jaccard}"
+    yield f"and edit similarity {edit}. Its pairs come from {b} bands x {r} rows" + (
+        f", and from fingerprints to {reach} bits." if reach > d else "."
+    )
+    yield "Chance by the true Jaccard similarity s, before the edit similarity of level 2:"
+    yield ""
+    yield f"     s  level 1  {d + 1} to {far} bits  in bands  level 2   found"
+    for line in bands.forecast(view):
+        s = line.similarity
+        one = hamming.chance_within(s, d)
+        between = max(0.0, hamming.chance_within(s, far) - one)
+        known = max(0.0, hamming.chance_within(s, reach) - one)
+        # of those that fingerprints do not find anyhow, bands find their share
+        two = 0.0 if s * PPM < recipe.far_jaccard_ppm else known + (between - known) * line.found
+        bar = "#" * round(40 * (one + two))
+        row = f"  {s:.2f}  {_percent(one):>7}  {_percent(between):>11}  {_percent(line.found):>8}  {_percent(two):>7}"
+        yield f"{row}  {_percent(one + two):>6}  {bar}".rstrip()
+    yield ""
+    yield "Bits by the formula of `explain --method simhash`: texts of equal length with many shingles; bands and bits"
+    yield "of a pair taken as independent."
+    if cut:
+        yield f"Sieve: a pair that meets is looked at if {cut} of its {recipe.slots} slots agree."
+    chosen = hamming.plan(corpus.documents, reach)
+    if chosen.tables:
+        yield f"Search: {hamming.cost_text(chosen)}."
 
 
 def _distances(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
@@ -367,8 +405,9 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
     if recipe.near:
         sketch, each_text = 24, "8 of a fingerprint"
         if recipe.banded:
-            sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16
+            sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16 + 8 * recipe.printed
             each_text = f"4 x {recipe.slots} slots + 8 x {recipe.bands} band keys"
+            each_text += " + 8 of a fingerprint" if recipe.printed else ""
         tables = sketch * corpus.documents
         budget = run.memory_bytes // 2
         spilled = max(0, tables - budget)
@@ -379,7 +418,8 @@ def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line],
     if recipe.weighted:
         lines.append(_Line("terms", "document frequencies and weights, 2 x 4 x 2^24 cells", 2 * TABLE_BYTES))
     if recipe.printed:
-        at_work = min(threads, hamming.plan(corpus.documents, recipe.distance).tables)
+        reach = recipe.search_distance or recipe.distance
+        at_work = min(threads, hamming.plan(corpus.documents, reach).tables)
         each_table = hamming.BYTES_PER_VALUE
         lines.append(
             _Line(
@@ -406,7 +446,7 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
     ]
     if recipe.printed:
         lines[1:1] = [("simhash", f"{bytes_text(text)} at {bytes_text(rates.prints)}/s", text / rates.prints)]
-        chosen = hamming.plan(corpus.documents, recipe.distance)
+        chosen = hamming.plan(corpus.documents, recipe.search_distance or recipe.distance)
         seconds = chosen.compared / hamming.COMPARED_PER_SECOND
         if recipe.weighted:
             formula = f"{bytes_text(text)} read twice more at {bytes_text(rates.read)}/s, counted at "
@@ -547,8 +587,8 @@ def compare(one: str, other: str, recipe: Recipe, shingle_given: bool) -> str:
     """The text of `gpu-dedup explain --compare`: similarity of two texts by several shingles."""
     from gpu_dedup.pipeline import settle
 
-    if not recipe.near:
-        raise RecipeError(f"method {recipe.method} has no similarity to compare texts by; drop --method")
+    if not recipe.near or recipe.leveled:
+        raise RecipeError(f"method {recipe.method} has no one similarity to compare texts by; drop --method")
     recipe = settle(recipe)
     shape = f"distance {recipe.distance}" if recipe.printed else f"{recipe.bands} bands x {recipe.rows} rows"
     last = "distance" if recipe.printed else "   found"

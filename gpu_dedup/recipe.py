@@ -23,9 +23,9 @@ PPB = 1_000_000_000  # and rates of false positives, which are small, whole bill
 # cap rule. Raised whenever one of them changes an answer.
 DEFINITIONS = 1
 
-METHODS = ("minhash", "simhash", "exact", "bloom", "lshbloom")
-BANDED = ("minhash", "lshbloom")  # they sketch, and rows meet by equal bands
-PRINTED = ("simhash",)  # they have fingerprints, and rows meet where these are near
+METHODS = ("minhash", "simhash", "cascade", "exact", "bloom", "lshbloom")
+BANDED = ("minhash", "cascade", "lshbloom")  # they sketch, and rows meet by equal bands
+PRINTED = ("simhash", "cascade")  # they have fingerprints, and rows meet where these are near
 STREAMED = ("bloom", "lshbloom")  # decide row by row in the first pass, by filters of fixed size
 SKETCHES = ("minhash", "fast")
 WEIGHTS = ("set", "count", "tfidf")
@@ -40,6 +40,7 @@ ACTIONS = ("remove", "flag")
 FORMATS = ("jsonl", "csv", "tsv", "txt", "parquet", "arrow")
 MAX_SLOTS = 1024
 MIN_SLOTS = 16
+BITS = 64  # of a SimHash
 MAX_DISTANCE = 8  # bits of a fingerprint; a search for more costs too much
 LARGEST = 2**31 - 1  # of counts that kernels take
 
@@ -138,6 +139,12 @@ class Recipe:
     weights: str = "set"  # of the terms of a SimHash: 1, how often they occur, or that times their rarity
     top_terms: int | None = None  # under weights=tfidf only so many terms, the heaviest, count; None: all
     df_checksum: str | None = None  # of the table of document frequencies; None: the one that the run counts
+    search_distance: int | None = None  # cascade: fingerprints are searched so far out; None: as far as `distance`
+    near_action: str | None = None  # cascade, level 1: remove or flag; None: `action`
+    far_distance: int = 7  # cascade, level 2: most bits that may differ
+    far_jaccard_ppm: int = 750_000  # ... least Jaccard similarity of the shingle sets
+    far_edit_ppm: int = 750_000  # ... and least Levenshtein similarity of the normalised texts
+    far_action: str | None = None  # ... remove or flag; None: `action`
     bucket_cap: int = 256  # a larger bucket does not give all its pairs
     cap_lowest: int = 32  # ... but each member with this many lowest ranks
     cap_splits: int = 8  # ... and is split by this many further keys
@@ -237,6 +244,25 @@ class Recipe:
             raise RecipeError(
                 f"distance {self.distance} is outside 0 to {MAX_DISTANCE}; give a number of bits, such as 3"
             )
+        if not 0 <= self.far_distance <= BITS:
+            raise RecipeError(
+                f"far-distance {self.far_distance} is outside 0 to {BITS}; give a number of bits, such as 7"
+            )
+        if self.search_distance is not None and not 0 <= self.search_distance <= MAX_DISTANCE:
+            raise RecipeError(
+                f"search-distance {self.search_distance} is outside 0 to {MAX_DISTANCE}; give bits, such as 7"
+            )
+        for name in ("far_jaccard_ppm", "far_edit_ppm"):
+            if not 0 < getattr(self, name) <= PPM:
+                option = name.removesuffix("_ppm").replace("_", "-")
+                raise RecipeError(
+                    f"{option} {getattr(self, name) / PPM:g} is outside (0, 1]; give a share such as 0.75"
+                )
+        for name in ("near_action", "far_action"):
+            if getattr(self, name) is not None:
+                _choice(name.replace("_", "-"), getattr(self, name), ACTIONS)
+        if self.method == "cascade":
+            self._check_cascade()
         if self.method == "simhash" and self.verify == "signature":
             raise RecipeError(
                 "verify signature counts slots, and a SimHash has none: its measure is the distance; use verify none, "
@@ -272,6 +298,44 @@ class Recipe:
             raise RecipeError("keep none names the first match of each row, kept or not; drop --witness best")
         if self.witness == "best" and (self.cluster != "representative" or self.verify == "none"):
             raise RecipeError("witness best needs cluster representative and a verification; use witness lowest")
+
+    def _check_cascade(self) -> None:
+        """What levels cannot be."""
+        if self.far_distance < self.distance:
+            raise RecipeError(
+                f"far-distance {self.far_distance} is under distance {self.distance}, where level 2 begins; raise it"
+            )
+        if self.search_distance is not None and not self.distance <= self.search_distance <= self.far_distance:
+            raise RecipeError(
+                f"search-distance {self.search_distance} is outside distance {self.distance} to far-distance "
+                f"{self.far_distance}: less would lose pairs of level 1, more would find none of level 2"
+            )
+        if self.cluster != "representative" or self.witness != "lowest" or self.keep == "none":
+            raise RecipeError("cascade decides by the rank rule alone; drop cluster, witness and keep none")
+        if self.verify != "exact":
+            raise RecipeError("cascade verifies by its levels; drop verify, and set far-jaccard and far-edit")
+        if self.sketch == "fast":
+            raise RecipeError("cascade has MinHash buckets; drop sketch fast")
+
+    @property
+    def leveled(self) -> bool:
+        """True for the method with levels."""
+        return self.method == "cascade"
+
+    @property
+    def bands_view(self) -> Recipe:
+        """The recipe as bands, sieve and Jaccard verification see it: MinHash at level 2's similarity for cascade."""
+        return self.with_(method="minhash", threshold_ppm=self.far_jaccard_ppm) if self.leveled else self
+
+    @property
+    def near_flags(self) -> bool:
+        """Matches of level 1 are flagged, and nothing is removed for them."""
+        return (self.near_action or self.action) == "flag"
+
+    @property
+    def far_flags(self) -> bool:
+        """The same of level 2."""
+        return (self.far_action or self.action) == "flag"
 
     @property
     def banded(self) -> bool:

@@ -14,6 +14,7 @@ removed.parquet has one row for every row that went, or that was flagged, in the
     shared, union      whole numbers behind it (shingles; code points under verify=edit; slots under verify=signature)
     distance           bits in which the SimHashes of a near copy and its witness differ; null for exact copies, and
                        under methods without fingerprints
+    level              of a cascade, the level whose match caught the row, 1 or 2; null elsewhere
     reason             exact | near | exact+near | no-text | bad-row | bloom (a filter has seen it; witness unknown)
     guarantee          kept-witness | chain | probabilistic; null for reasons no-text and bad-row
     witness_kept       true if the witness is in the output; null without a witness
@@ -199,6 +200,28 @@ class Collisions:
 
 
 @dataclass
+class Level:
+    """One level of a cascade. Its seconds are among `machine.stages`.
+
+    level    1: near fingerprints alone; 2: farther ones, verified
+    action   remove | flag
+    looked   pairs that were looked at: met in the tables of fingerprints (counted in each), or candidates of level 2
+    within   of these, pairs at a distance of this level
+    alike    of these, pairs with enough Jaccard similarity (level 1: all)
+    matched  of these, pairs with enough Levenshtein similarity (level 1: all)
+    caught   different texts that went, or were flagged, by a match of this level
+    """
+
+    level: int
+    action: str
+    looked: int
+    within: int
+    alike: int
+    matched: int
+    caught: int
+
+
+@dataclass
 class Verification:
     """What comparing true shingle sets gave. Laziness is part of the rule, so these counts do not depend on threads."""
 
@@ -341,6 +364,7 @@ class Report:
     frequencies: dict[str, Any] | None = None  # table of document frequencies: checksum, documents, cells, bytes, file
     collisions: Collisions | None = None  # None for methods without banding
     verification: Verification | None = None
+    levels: list[Level] = field(default_factory=list)  # of a cascade
     filter: Filter | None = None  # of methods that have one
     audit: Audit | None = None  # only where the run asked for it
     forecast: list[Any] = field(default_factory=list)
@@ -392,6 +416,7 @@ class Report:
             ],
             likeness=[Likeness(**entry) for entry in result.pop("likeness", ())],
             bad_rows=[BadRow(**entry) for entry in result.pop("bad_rows")],
+            levels=[Level(**entry) for entry in result.pop("levels", [])],
             collisions=None
             if collisions is None
             else Collisions(**{**collisions, "heavy": [HeavyBucket(**entry) for entry in collisions["heavy"]]}),
@@ -576,6 +601,8 @@ def _summary(report: Report) -> Iterator[str]:
     yield ""
     if report.collisions is not None:
         yield from _comparison(report)
+        for level in report.levels:
+            yield from _level(level, recipe)
         if report.audit is not None:
             yield from _audit(report.audit, recipe)
         yield ""
@@ -721,6 +748,20 @@ def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'':<12}{'':>13}  direct matches only: links over several missed texts are not seen"
 
 
+def _level(level: Level, recipe: Mapping[str, Any]) -> Iterator[str]:
+    near, far = recipe.get("distance"), recipe.get("far_distance")
+    which = f"level {level.level}"
+    caught = f"{level.caught:,} {'texts flagged' if level.action == 'flag' else 'texts went'}"
+    if level.level == 1:
+        yield f"{which:<12}{level.matched:>13,}  pairs at {near} bits or less, not verified; {caught}"
+        return
+    jaccard, edit = share_text(recipe.get("far_jaccard_ppm", 0)), share_text(recipe.get("far_edit_ppm", 0))
+    yield (
+        f"{which:<12}{level.matched:>13,}  pairs matched, of {level.looked:,}: {level.within:,} beyond {near} and to "
+        f"{far} bits, {level.alike:,} with Jaccard {jaccard}, edit similarity {edit}; {caught}"
+    )
+
+
 def _percent(share: float) -> str:
     """A share for people; never rounded up to 100 % or down to 0 %."""
     return f"{min(max(100 * share, 0.01), 99.99):.2f} %" if 0 < share < 1 else f"{100 * share:.0f} %"
@@ -756,6 +797,11 @@ def describe(recipe: Mapping[str, Any]) -> str:
         how = {"exact": "Jaccard", "edit": "edit similarity"}.get(str(recipe.get("verify")))
         text += f", distance {recipe.get('distance')}, "
         text += f"{how} {share_text(recipe.get('threshold_ppm', 0))}" if how else "not verified"
+        return f"{text}, keep {recipe.get('keep')}"
+    if method == "cascade":
+        text += f", distance {recipe.get('distance')}; to {recipe.get('far_distance')} with Jaccard "
+        text += f"{share_text(recipe.get('far_jaccard_ppm', 0))} and edit similarity "
+        text += f"{share_text(recipe.get('far_edit_ppm', 0))}, {recipe.get('bands')} bands x {recipe.get('rows')} rows"
         return f"{text}, keep {recipe.get('keep')}"
     if recipe.get("bands") is not None:
         text += f", {recipe['bands']} bands x {recipe['rows']} rows"
@@ -851,11 +897,12 @@ def utf8(text: str) -> str:
     return text
 
 
-_INT = ("row", "kept_row", "shared", "union", "distance", "linked_row")
+_INT = ("row", "kept_row", "shared", "union", "distance", "level", "linked_row")
 _FLOAT = ("similarity", "linked_similarity")
 _BOOL = ("witness_kept",)
 COLUMNS = (
     "file", "row", "id", "id_type", "kept_file", "kept_row", "kept_id", "similarity", "shared", "union", "distance",
+    "level",
     "reason",
     "guarantee", "witness_kept", "action", "linked_file", "linked_row", "linked_similarity",
 )  # fmt: skip
@@ -920,7 +967,8 @@ class RemovalLog:
     def append(self, columns: Mapping[str, Any]) -> None:
         """Add rows, given by column: lists, NumPy arrays or Arrow arrays of one length. Absent columns are null.
 
-        A row number, `shared`, `union` or `distance` below 0 and a similarity that is NaN mean "none" and become null.
+        A row number, `shared`, `union`, `distance` or `level` below 0 and a similarity that is NaN mean "none" and
+        become null.
         Where `similarity` is absent it is shared / union. Raises InternalError for an unknown column, unequal lengths,
         an unknown reason or guarantee, a required column without a value, or rows out of order.
         """

@@ -375,7 +375,7 @@ def explain(
     text = outlook.explain(settled, run or Run(), corpus)
     forecast: list[Forecast] | list[hamming.Forecast] = []
     if settled.banded:
-        forecast = bands.forecast(settled)
+        forecast = bands.forecast(settled.bands_view)
     elif settled.printed:
         forecast = hamming.forecast(settled.distance)
-    return Explanation(settled, forecast, bands.warnings(settled) if settled.banded else [], text)
+    return Explanation(settled, forecast, bands.warnings(settled.bands_view) if settled.banded else [], text)

@@ -217,8 +217,11 @@ class Verifier:
         columns = [np.concatenate([f[c] for f in found]) if found else np.empty(0, np.int64) for c in range(4)]
         return Forest(*columns)
 
-    def measure(self, pairs: Pairs, left: I64, right: I64) -> tuple[I64, I64]:
-        """shared, union int64[q] of chosen pairs of heads, right < left, whatever their similarity; -1 if unknown."""
+    def measure(self, pairs: Pairs, left: I64, right: I64, least_ppm: int = 0) -> tuple[I64, I64]:
+        """shared, union int64[q] of chosen pairs of heads, right < left; -1 if unknown.
+
+        least_ppm  under verify=edit, shared is -1 for pairs below this similarity, which is found out sooner
+        """
         q = len(left)
         shared, union = np.full(q, -1, np.int64), np.full(q, -1, np.int64)
         if q == 0 or self._recipe.verify == "none":
@@ -245,7 +248,7 @@ class Verifier:
             ) -> tuple[I64, I64]:
                 if self._recipe.verify == "exact":
                     return self._backend.jaccard(items, offsets, one[cut], other[cut])
-                return self._backend.edit(items, offsets, one[cut], other[cut], 0)
+                return self._backend.edit(items, offsets, one[cut], other[cut], least_ppm)
 
             for cut, (both, whole) in zip(cuts, self._map(work, cuts), strict=True):
                 shared[window[cut]], union[window[cut]] = both, whole

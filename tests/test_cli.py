@@ -122,6 +122,26 @@ FILTER: dict[str, tuple[str, str, Any]] = {
 }
 
 
+# Options of the method with levels.
+CASCADE: dict[str, tuple[str, str, Any]] = {
+    "search_distance": ("--search-distance", "6", 6),
+    "near_action": ("--near-action", "flag", "flag"),
+    "far_distance": ("--far-distance", "8", 8),
+    "far_jaccard_ppm": ("--far-jaccard", "0.7", 700_000),
+    "far_edit_ppm": ("--far-edit", "0.9", 900_000),
+    "far_action": ("--far-action", "flag", "flag"),
+}
+
+
+@pytest.mark.parametrize("field", CASCADE)
+def test_an_option_of_a_level_sets_its_field(
+    field: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag, text, value = CASCADE[field]
+    assert run_main(capsys, "run", "x", "-o", "y", "--method", "cascade", flag, text)[0] == 0
+    assert seen["recipe"] == Recipe(method="cascade", **{field: value})
+
+
 @pytest.mark.parametrize("field", FILTER)
 def test_an_option_of_filters_sets_its_field_and_no_other(
     field: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -163,7 +183,7 @@ def test_an_option_sets_its_field_and_no_other(
 
 def test_the_table_above_covers_all_options() -> None:
     tested = {*GIVEN, *FILTER, *TERMS, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", "strip"}
-    tested |= {*cli.SWITCHES}
+    tested |= {*CASCADE, *cli.SWITCHES}
     assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
 
 
@@ -222,7 +242,7 @@ TFIDF = [*SIMHASH, "--weights", "tfidf"]
         (["run", "x", "-o", "y", "--threshold", "nan"], "threshold"),
         (["run", "x", "-o", "y", "--bands", "2.5"], "bands '2.5' is not a whole number"),
         (["run", "x", "-o", "y", "--bands", "9"], "go together"),
-        (["run", "x", "-o", "y", "--method", "ngram"], "choose one of minhash, simhash, exact"),
+        (["run", "x", "-o", "y", "--method", "ngram"], "choose one of minhash, simhash, cascade, exact"),
         (["run", "x", "-o", "y", "--shingle", "5"], "token:5"),
         (["run", "x", "-o", "y", "--normalize", "nfc,nfkc"], "exclude each other"),
         (["run", "x", "-o", "y", "--normalize", ""], "normalize step"),
@@ -241,6 +261,11 @@ TFIDF = [*SIMHASH, "--weights", "tfidf"]
         (["run", "x", "-o", "y", "--method", "exact", "--threshold", "0.8"], "--threshold means nothing"),
         (["run", "x", "-o", "y", "--method", "exact", "--max-removed", "0.5"], "--max-removed means nothing"),
         (["run", "x", "-o", "y", "--distance", "3"], "--distance means nothing with --method minhash"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--far-distance", "2"], "far-distance 2 is under distance 3"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--search-distance", "2"], "less would lose pairs of level 1"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--keep", "none"], "cascade decides by the rank rule alone"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--far-edit", "0"], r"far-edit 0 is outside \(0, 1\]"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--near-action", "drop"], "choose one of remove, flag"),
         (["run", "x", "-o", "y", "--method", "simhash", "--distance", "9"], "distance 9 is outside 0 to 8"),
         (["run", "x", "-o", "y", "--method", "simhash", "--distance", "-1"], "distance -1 is outside 0 to 8"),
         (["run", "x", "-o", "y", "--method", "simhash", "--recall", "0.9"], "--recall means nothing"),
@@ -317,7 +342,7 @@ def test_every_option_without_meaning_is_refused(
     method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles", "distance", *TERMS}:
-        given = [cli.SWITCHES[field]] if field in cli.SWITCHES else list({**GIVEN, **FILTER}[field][:2])
+        given = [cli.SWITCHES[field]] if field in cli.SWITCHES else list({**GIVEN, **FILTER, **CASCADE}[field][:2])
         flag = given[0]
         code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", method, *given)
         assert code == 2, flag

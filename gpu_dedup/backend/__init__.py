@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
 STEMS = (
     "jsonl", "csv", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide",
-    "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming", "bloom",
+    "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming", "levels", "bloom",
     "trim",
 )  # fmt: skip
 
@@ -251,6 +251,13 @@ class Backend(Protocol):
         `distance` bits and do not agree under an earlier mask."""
         ...
 
+    def levels(
+        self, group: I64, first: I64, neighbours: I64, hi: I64, lo: I64, near_flags: bool, far_flags: bool
+    ) -> tuple[I64, I64, I64]:
+        """witness, level, state int64[m] under near matches of groups and far matches of pairs; see
+        kernels/levels_ref.py."""
+        ...
+
     def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
         """Inverted index of sampled shingle sets; see kernels/audit_ref.py."""
         ...
@@ -436,6 +443,12 @@ class HostBackend:
     ) -> tuple[I64, I64]:
         high, low = self.kernels["hamming"].near_pairs(values, members, starts, offsets, first, last, earlier, distance)
         return high, low
+
+    def levels(
+        self, group: I64, first: I64, neighbours: I64, hi: I64, lo: I64, near_flags: bool, far_flags: bool
+    ) -> tuple[I64, I64, I64]:
+        witness, level, state = self.kernels["levels"].levels(group, first, neighbours, hi, lo, near_flags, far_flags)
+        return witness, level, state
 
     def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
         out: AuditIndex = self.kernels["audit"].audit_index(items, offsets)
@@ -695,6 +708,8 @@ def _touch(
         offsets = backend.pair_offsets(starts, len(words) + 1, 1)
         backend.near_pairs(words, members, starts, offsets, 0, len(members), np.ones(1, np.uint64), 64)
         backend.hamming_distances(words, high, low)
+        lone, around = np.full(2, -1, np.int64), np.zeros(1, np.int64)
+        backend.levels(lone, around, around[:0], around[:0], around[:0], False, False)
     if terms:
         table = np.zeros(1 << 24, np.uint32)
         backend.add_cells(table, backend.cells(all_steps, everyone, 0, 2, stop)[0])

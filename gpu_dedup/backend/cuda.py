@@ -744,6 +744,11 @@ class CudaBackend:
 
     # ---- audit: a few sampled sets against all; the reading, not the counting, takes the time ------------------------
 
+    def levels(
+        self, group: I64, first: I64, neighbours: I64, hi: I64, lo: I64, near_flags: bool, far_flags: bool
+    ) -> tuple[I64, I64, I64]:
+        return self.host.levels(group, first, neighbours, hi, lo, near_flags, far_flags)
+
     def audit_index(self, items: U64, offsets: I64) -> AuditIndex:
         return self.host.audit_index(items, offsets)
 

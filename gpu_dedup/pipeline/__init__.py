@@ -36,7 +36,7 @@ from gpu_dedup.hamming import Near
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
 from gpu_dedup.pipeline.figures import Groups, likeness
-from gpu_dedup.pipeline.near import Heads, Road, common_shingles, find_and_decide, sketch_the_rest
+from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
@@ -80,14 +80,14 @@ GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 def settle(recipe: Recipe) -> Recipe:
     """The recipe with its integers solved: bands, rows, the sieve's cut. Raises RecipeError where there are none."""
     if recipe.banded and recipe.bands is None:
-        b, r = bands.solve(recipe.threshold_ppm, recipe.recall_ppm, recipe.num_perm)
+        b, r = bands.solve(recipe.bands_view.threshold_ppm, recipe.recall_ppm, recipe.num_perm)
         recipe = recipe.with_(bands=b, rows=r)
     if recipe.method in STREAMED:
         bloom.shape_of(recipe)  # refuses what no filter can be
-    if recipe.method != "minhash":
+    if not recipe.banded or not recipe.near:
         return recipe
     if recipe.sieve_cut is None:
-        recipe = recipe.with_(sieve_cut=bands.sieve_cut(recipe.threshold_ppm, recipe.slots)[0])
+        recipe = recipe.with_(sieve_cut=bands.sieve_cut(recipe.bands_view.threshold_ppm, recipe.slots)[0])
     return recipe
 
 
@@ -587,7 +587,7 @@ class _Found:
     outcome: Outcome
     sketcher: Sketcher  # with all that sketches take
     decision: Decision | None
-    candidates: Candidates | Near | None
+    candidates: Candidates | Near | Layers | None
     ranked: Heads | None  # the heads that decision is about
     without_text: I64
     short_texts: int
@@ -661,7 +661,7 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         contents = [(f.source.rel, f.source.size, f.content_hash, f.problem) for f in survey.files]
         key = decision_key(recipe, contents)
         known = load_decision(kept, key)
-    candidates: Candidates | Near
+    candidates: Candidates | Near | Layers
     if known is not None:
         decision, candidates = known
         job.progress.note("who goes was known from an earlier start")
@@ -670,7 +670,7 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         if key is not None and kept is not None and isinstance(candidates, Candidates):
             save_decision(kept, key, decision, candidates)
     heavy: list[HeavyBucket] = []
-    for bucket in candidates.stats.heavy if isinstance(candidates, Candidates) else ():
+    for bucket in bands_of(candidates).stats.heavy:
         members = ranked.rows[np.asarray(bucket.members, np.int64)]
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
@@ -717,7 +717,11 @@ def _guard(recipe: Recipe, run: Run, survey: Survey, outcome: Outcome) -> None:
     near = outcome.near
     if recipe.method == "lshbloom":
         near = int(np.count_nonzero(outcome.reason == BLOOM))
-    if recipe.action == "flag" or read < GUARD_FROM_ROWS or near * PPM <= run.max_removed_ppm * read:
+    if (
+        (recipe.action == "flag" and not recipe.leveled)
+        or read < GUARD_FROM_ROWS
+        or near * PPM <= run.max_removed_ppm * read
+    ):
         return
     raise RunError(
         f"{near:,} of {read:,} rows ({near / read:.1%}) would go as near copies, over --max-removed "
@@ -776,15 +780,17 @@ def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, starte
             group.members.append(Member(facts.source.rel, local, reason, *numbers, excerpts.get(member)))
         report.largest_groups.append(group)
     if recipe.sketched:
-        curve = bands.forecast(recipe) if recipe.banded else hamming.forecast(recipe.distance)
+        view = recipe.bands_view
+        curve = bands.forecast(view) if recipe.banded else hamming.forecast(recipe.distance)
         report.forecast = [asdict(entry) for entry in curve]
-        report.warnings += bands.warnings(recipe) if recipe.banded else []
+        report.warnings += bands.warnings(view) if recipe.banded else []
         short = short_texts_warning(counts, recipe.as_dict())
         report.warnings += [short] if short else []
     if found.candidates is not None and found.decision is not None:
         report.collisions = _collisions(found)
         assert found.ranked is not None
         report.likeness = likeness(recipe, survey, found.ranked, found.decision)
+        report.levels = found.candidates.levels if isinstance(found.candidates, Layers) else []
         stats = dict(found.decision.stats)
         report.machine.work = {"verify_parts": int(stats.pop("parts"))}
         weakest = stats.pop("weakest")
@@ -812,7 +818,10 @@ def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, starte
 def _collisions(found: _Found) -> Collisions:
     assert found.candidates is not None
     assert found.ranked is not None
-    if isinstance(found.candidates, Near):
+    search = None
+    if isinstance(found.candidates, Layers):
+        search = found.candidates.near.stats
+    elif isinstance(found.candidates, Near):
         search = found.candidates.stats
         return Collisions(
             documents=len(found.ranked),
@@ -824,14 +833,16 @@ def _collisions(found: _Found) -> Collisions:
             tables=search.tables,
             equal=search.equal,
         )
-    stats = found.candidates.stats
+    stats = bands_of(found.candidates).stats
     return Collisions(
         documents=len(found.ranked),
         pairs=stats.pairs_before,
-        candidates=len(found.candidates),
+        candidates=len(bands_of(found.candidates)),
         buckets=stats.buckets,
         largest=max(stats.largest, default=0),
         capped=stats.capped,
         histogram={str(2**j): count for j, count in enumerate(stats.histogram) if count},
         heavy=found.heavy,
+        tables=search.tables if search is not None else 0,
+        equal=search.equal if search is not None else 0,
     )

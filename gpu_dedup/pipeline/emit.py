@@ -12,6 +12,7 @@ import numpy as np
 from gpu_dedup import columns
 from gpu_dedup.batch import I64, MISSING, ROW_TEXT, Bool, Rows
 from gpu_dedup.checkpoint import Checkpoint, content_key, same_file
+from gpu_dedup.cluster import NEAR_LEVEL
 from gpu_dedup.pipeline.outcome import (
     BLOOM,
     CHAIN,
@@ -330,13 +331,16 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
     promised[reason == EXACT] = 1
     promised[(reason == NEAR) | (reason == EXACT_NEAR)] = 2
     promised[reason == BLOOM] = 3
+    if outcome.level is not None:
+        promised[outcome.level[rows] == NEAR_LEVEL] = 3  # fingerprints alone
     own_id, own_type = ids.look_up(rows)
     kept_id, _ = ids.look_up(witness)
     names = [utf8(facts.source.rel) for facts in survey.files]
     file, row = _places(survey, rows)
     kept_file, kept_row = _places(survey, witness)
     linked_file, linked_row = _places(survey, linked)
-    flagged = (recipe.action == "flag") & np.isin(reason, (EXACT, NEAR, EXACT_NEAR, BLOOM))
+    flagged = outcome.flags(recipe)[rows]
+    level = np.full(len(rows), -1, np.int64) if outcome.level is None else outcome.level[rows]
     return {
         "file": columns.named(names, file),
         "row": row,
@@ -349,6 +353,7 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
         "shared": shared,
         "union": union,
         "distance": outcome.distance[rows],
+        "level": level,
         "reason": columns.named(REASONS, reason),
         "guarantee": columns.named(promises, promised),
         "witness_kept": columns.flags(keep[np.maximum(witness, 0)], witness < 0),

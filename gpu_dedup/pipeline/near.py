@@ -5,24 +5,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpu_dedup.backend import HostBackend, host_backend
 from gpu_dedup.batch import I64, U32, U64
-from gpu_dedup.cluster import Crowd, Decision, decide, decide_crowd
-from gpu_dedup.collide import Candidates, collide
+from gpu_dedup.cluster import NO_PAIRS, Crowd, Decision, Forest, decide, decide_crowd, decide_levels
+from gpu_dedup.collide import Candidates, CollideStats, collide
+from gpu_dedup.errors import RunError
 from gpu_dedup.hamming import DEAR_DISTANCE, Near, cost_text, join, plan
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.reread import TextItems, normal_texts, reread, sketch_rows
 from gpu_dedup.pipeline.survey import Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.read.items import shown_text
+from gpu_dedup.recipe import PPM, Recipe
+from gpu_dedup.report import Level
 from gpu_dedup.spool import RaggedTable, Table
 from gpu_dedup.verify import Verifier
 
+MOST_FAR = 1 << 28  # pairs of fingerprints that level 2 of a cascade looks at, beside those of bands
 AGREEMENT_BLOCK = 1 << 16
 
 
@@ -90,9 +94,15 @@ class Road:
     ragged: Callable[[Any], RaggedTable]
     progress: Progress
 
-    def verifier(self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None) -> Verifier:
-        """A verifier over heads; `needed` (ascending) are those that it may be asked about, whose texts are read."""
-        recipe, survey = self.sketcher.recipe, self.survey
+    def verifier(
+        self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None, view: Recipe | None = None
+    ) -> Verifier:
+        """A verifier over heads; `needed` (ascending) are those that it may be asked about, whose texts are read.
+
+        view  says what is compared in the recipe's stead
+        """
+        recipe, survey = view or self.sketcher.recipe, self.survey
+        sketcher = replace(self.sketcher, recipe=recipe)
         items: TextItems | None = None
         sizes = np.zeros(len(heads), np.int64)
         if recipe.verify == "exact":
@@ -104,7 +114,7 @@ class Road:
             rows = heads.rows[needed]
             with self.progress.stage("read candidates again", int(survey.length[rows].sum())) as advance:
                 items = TextItems.read(
-                    survey, self.sketcher, self.pool, self.batch_bytes, table, needed, rows, len(heads), advance
+                    survey, sketcher, self.pool, self.batch_bytes, table, needed, rows, len(heads), advance
                 )
         # What is in memory anyway is compared where it lies. A GPU takes it in parts that fit there.
         backend = self.sketcher.backend
@@ -112,14 +122,16 @@ class Road:
         return Verifier(recipe, backend, items, sizes, self.memory, self.pool.ordered, agreements, whole)
 
 
-def find_and_decide(road: Road, heads: Heads) -> tuple[Decision, Candidates | Near]:
+def find_and_decide(road: Road, heads: Heads) -> tuple[Decision, Candidates | Near | Layers]:
     """Candidate pairs by the recipe's method, then the decision which heads go."""
+    if road.sketcher.recipe.leveled:
+        return by_levels(road, heads)
     return by_prints(road, heads) if road.sketcher.recipe.printed else by_bands(road, heads)
 
 
-def by_bands(road: Road, heads: Heads) -> tuple[Decision, Candidates]:
-    """MinHash: candidates are pairs that meet in a band and pass the sieve."""
-    recipe, backend, tables = road.sketcher.recipe, road.sketcher.backend, road.survey.sketches
+def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignatures]:
+    """Pairs that meet in a band and pass the sieve; the signatures, in case more is asked of them."""
+    recipe, backend, tables = road.sketcher.recipe.bands_view, road.sketcher.backend, road.survey.sketches
     assert tables is not None
     assert tables.signatures is not None
 
@@ -130,6 +142,13 @@ def by_bands(road: Road, heads: Heads) -> tuple[Decision, Candidates]:
     signatures = RankedSignatures(tables.signatures, heads.sketch)
     with road.progress.stage("collide", recipe.bands, unit="bands") as advance:
         candidates = collide(band_keys, signatures, len(heads), recipe, backend, road.pool.ordered, advance)
+    return candidates, signatures
+
+
+def by_bands(road: Road, heads: Heads) -> tuple[Decision, Candidates]:
+    """MinHash: candidates are pairs that meet in a band and pass the sieve."""
+    recipe, backend = road.sketcher.recipe, road.sketcher.backend
+    candidates, signatures = meet_in_bands(road, heads)
 
     def agreements(left: I64, right: I64) -> I64:
         """Equal slots of pairs that are no candidates, in blocks that stay small."""
@@ -151,7 +170,7 @@ def by_prints(road: Road, heads: Heads) -> tuple[Decision, Near]:
     """SimHash: candidates are all pairs whose fingerprints differ in at most `distance` bits."""
     recipe, backend = road.sketcher.recipe, road.sketcher.backend
     prints = fingerprints(road.survey, heads)
-    near = near_prints(road, prints)
+    near = near_prints(road, prints, recipe.distance)
     crowd = Crowd(near, len(heads))
     verifier = road.verifier(heads, crowd.heads)
     with road.progress.stage("verify", len(crowd.heads), unit="texts") as advance:
@@ -169,14 +188,100 @@ def fingerprints(survey: Survey, heads: Heads) -> U64:
     return prints
 
 
-def near_prints(road: Road, prints: U64) -> Near:
+@dataclass(frozen=True)
+class Layers:
+    """What the levels of a cascade found.
+
+    near   documents at level 1's distance; its stats are those of the whole search
+    bands  pairs that met in bands
+    levels for the report
+    """
+
+    near: Near
+    bands: Candidates
+    levels: list[Level]
+
+
+def bands_of(found: Candidates | Near | Layers) -> Candidates:
+    """What met in bands; nothing where there are none."""
+    if isinstance(found, Layers):
+        return found.bands
+    none = np.zeros(0, np.int64)
+    return found if isinstance(found, Candidates) else Candidates(none, none, none, CollideStats())
+
+
+def by_levels(road: Road, heads: Heads) -> tuple[Decision, Layers]:
+    """Cascade. Level 1: fingerprints at `distance` bits or less. Level 2: pairs that meet in bands (or at
+    search-distance), up to far-distance bits, with Jaccard and Levenshtein similarity enough.
+
+    Level 2 verifies every pair that is asked about, not lazily: a match may end as a flag of another row's.
+    """
+    recipe, backend, m = road.sketcher.recipe, road.sketcher.backend, len(heads)
+    prints = fingerprints(road.survey, heads)
+    reach = recipe.distance if recipe.search_distance is None else recipe.search_distance
+    found = near_prints(road, prints, reach)
+    apart = backend.hamming_distances(prints, found.hi, found.lo)
+    near = found.nearer(apart, recipe.distance)
+    crowd = Crowd(near, m)
+    bands, _ = meet_in_bands(road, heads)
+    farther = found.count - near.count
+    if farther > MOST_FAR:
+        raise RunError(
+            f"{farther:,} pairs of texts are {recipe.distance + 1} to {reach} bits apart, over the {MOST_FAR:,} that "
+            "level 2 looks at; lower --search-distance, and let bands find them"
+        )
+    hi, lo = found.farther(apart, recipe.distance)
+    packed = np.unique(np.concatenate([_packed(bands.hi, bands.lo), _packed(hi, lo)]))
+    hi, lo = (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    candidates = len(hi)
+    bits = backend.hamming_distances(prints, hi, lo)
+    in_reach = (bits > recipe.distance) & (bits <= recipe.far_distance)
+    hi, lo = hi[in_reach], lo[in_reach]
+    within = len(hi)
+
+    jaccard = road.verifier(heads, np.unique(np.concatenate([hi, lo])), view=recipe.bands_view)
+    with road.progress.stage("level 2: Jaccard", None):
+        shared, union = jaccard.measure(NO_PAIRS, hi, lo)
+    enough = (union > 0) & (shared * PPM >= recipe.far_jaccard_ppm * union)
+    hi, lo, shared, union = hi[enough], lo[enough], shared[enough], union[enough]
+    alike = len(hi)
+    # A text of more than four bytes a code point is too long for sure; the others are counted when they are there.
+    long = road.survey.length[heads.rows] > 4 * recipe.edit_max_chars
+    over = long[hi] | long[lo]
+    asked = np.flatnonzero(~over)
+    view = recipe.bands_view.with_(verify="edit")
+    edit = road.verifier(heads, np.unique(np.concatenate([hi[asked], lo[asked]])), view=view)
+    with road.progress.stage("level 2: edit", None):
+        same, longest = edit.measure(NO_PAIRS, hi[asked], lo[asked], recipe.far_edit_ppm)
+    over[asked] = longest > recipe.edit_max_chars
+    matches = asked[(longest > 0) & (longest <= recipe.edit_max_chars) & (same * PPM >= recipe.far_edit_ppm * longest)]
+    far = Forest(hi[matches], lo[matches], shared[matches], union[matches])
+    counts = {"verified": within, "over_cap": int(np.count_nonzero(over))}
+    decision = decide_levels(crowd, m, far, recipe, backend, counts)
+    gone = np.flatnonzero(decision.witness >= 0)
+    decision.distance[gone] = backend.hamming_distances(prints, gone, decision.witness[gone])
+    assert decision.level is not None
+    caught = np.bincount(decision.level[gone], minlength=3)
+    action = {False: "remove", True: "flag"}
+    levels = [
+        Level(1, action[recipe.near_flags], found.stats.compared, near.count, near.count, near.count, int(caught[1])),
+        Level(2, action[recipe.far_flags], candidates, within, alike, len(matches), int(caught[2])),
+    ]
+    return decision, Layers(near, bands, levels)
+
+
+def _packed(hi: I64, lo: I64) -> U64:
+    out: U64 = (hi.astype(np.uint64) << np.uint64(32)) | lo.astype(np.uint64)
+    return out
+
+
+def near_prints(road: Road, prints: U64, distance: int) -> Near:
     """The Hamming join of the heads, its cost said first where it is high."""
-    recipe = road.sketcher.recipe
-    chosen = plan(len(prints), recipe.distance)
-    if recipe.distance >= DEAR_DISTANCE:
+    chosen = plan(len(prints), distance)
+    if distance >= DEAR_DISTANCE:
         road.progress.note(cost_text(chosen))
     with road.progress.stage("near fingerprints", None):
-        return join(prints, recipe.distance, road.sketcher.backend, road.pool.ordered, memory=road.search_memory)
+        return join(prints, distance, road.sketcher.backend, road.pool.ordered, memory=road.search_memory)
 
 
 def common_shingles(

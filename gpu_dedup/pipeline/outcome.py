@@ -28,6 +28,8 @@ class Outcome:
     shared, union int64[n]  whole numbers behind the similarity with the witness; -1 where it is not known by counting
     linked, linked_shared, linked_union int64[n]  cluster=connected: the neighbour that linked the row
     distance int64[n] bits between the fingerprints of a near copy and its witness; -1 where nobody asked
+    level    int64[n] or None: of a cascade, the level that a near copy was caught by; -1 elsewhere
+    flagged  bool[n] or None: of a cascade, near copies that are only flagged
     """
 
     reason: U8
@@ -38,6 +40,8 @@ class Outcome:
     linked_shared: I64
     linked_union: I64
     distance: I64
+    level: I64 | None = None
+    flagged: Bool | None = None
     stats: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -48,12 +52,20 @@ class Outcome:
     @property
     def numbers(self) -> tuple[I64, ...]:
         """The columns that say something of a match."""
-        return self.shared, self.union, self.linked, self.linked_shared, self.linked_union, self.distance
+        always = (self.shared, self.union, self.linked, self.linked_shared, self.linked_union, self.distance)
+        return always if self.level is None else (*always, self.level)
+
+    def flags(self, recipe: Recipe) -> Bool:
+        """bool[n]: rows that are in the log and in the output."""
+        if self.flagged is not None:
+            return self.flagged & np.isin(self.reason, (EXACT, NEAR, EXACT_NEAR))
+        return np.asarray(np.isin(self.reason, (EXACT, NEAR, EXACT_NEAR, BLOOM)) & (recipe.action == "flag"), np.bool_)
 
     @property
     def near(self) -> int:
-        """Rows that go because of a near copy."""
-        return int(np.count_nonzero((self.reason == NEAR) | (self.reason == EXACT_NEAR)))
+        """Rows that go because of a near copy, or are named for it under action=flag."""
+        near = (self.reason == NEAR) | (self.reason == EXACT_NEAR)
+        return int(np.count_nonzero(near if self.flagged is None else near & ~self.flagged))
 
 
 def assemble(
@@ -87,6 +99,10 @@ def assemble(
         out.shared[here] = decision.shared[gone]
         out.union[here] = decision.union[gone]
         out.distance[here] = decision.distance[gone]
+        if decision.level is not None and decision.flagged is not None:
+            out.level, out.flagged = np.full(len(status), -1, np.int64), np.zeros(len(status), np.bool_)
+            out.level[here] = decision.level[gone]
+            out.flagged[here] = decision.flagged[gone]
         tied = gone[decision.linked[gone] >= 0]
         out.linked[ranked[tied]] = ranked[decision.linked[tied]]
         out.linked_shared[ranked[tied]] = decision.linked_shared[tied]
@@ -98,6 +114,11 @@ def assemble(
         _all_copies_go(out, member, its_head)
     else:
         head_goes = out.reason[its_head] == NEAR
+        if out.flagged is not None and out.level is not None:
+            if recipe.action == "remove":  # a flagged head is still there, and stands for its copies
+                head_goes &= ~out.flagged[its_head]
+            out.flagged[member] = np.where(head_goes, out.flagged[its_head], recipe.action == "flag")
+            out.level[member] = np.where(head_goes, out.level[its_head], -1)
         out.reason[member] = np.where(head_goes, EXACT_NEAR, EXACT)
         out.witness[member] = np.where(head_goes, out.witness[its_head], its_head)
         out.shared[member] = np.where(head_goes, out.shared[its_head], -1)
@@ -134,8 +155,5 @@ def guarantee(recipe: Recipe) -> str:
 def keep_mask(recipe: Recipe, status: U8, outcome: Outcome) -> Bool:
     """bool[n]: rows that are written."""
     written = (status == ROW_TEXT) | (status == ROW_BAD)
-    if recipe.action == "flag":
-        gone = (outcome.reason == NO_TEXT) | (outcome.reason == BAD_ROW)
-    else:
-        gone = outcome.reason != STAYS
+    gone = (outcome.reason != STAYS) & ~outcome.flags(recipe)
     return np.asarray(written & ~gone, bool)

@@ -28,6 +28,10 @@ def check_audit(recipe: Recipe) -> None:
         raise RunError(
             "audit compares texts that stay with the texts removed, and method lshbloom knows no pairs; drop --audit"
         )
+    if recipe.leveled:
+        raise RunError(
+            "audit compares pairs by one similarity, and method cascade decides by distance and two; drop --audit"
+        )
     if recipe.verify != "exact":
         raise RunError(
             f"audit compares true shingle sets, and verify {recipe.verify} decides by something else; "

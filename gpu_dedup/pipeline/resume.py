@@ -112,7 +112,8 @@ ARRAYS = ("status", "digest", "length", "chars", "select", "signatures", "prints
 
 def save_decision(kept: Checkpoint, key: dict[str, Any], decision: Decision, found: Candidates) -> None:
     """Keep who goes, and what the search saw, for a start that only has to write."""
-    arrays = {f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "stats"}
+    every = {f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "stats"}
+    arrays = {name: array for name, array in every.items() if array is not None}
     arrays.update(candidate_hi=found.hi, candidate_lo=found.lo, candidate_agree=found.agree)
     kept.save_decision(key, {"stats": decision.stats, "search": asdict(found.stats)}, arrays)
 
