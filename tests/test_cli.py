@@ -272,7 +272,7 @@ TFIDF = [*SIMHASH, "--weights", "tfidf"]
         (["run", "x", "-o", "y", "--method", "simhash", "--verify", "signature"], "verify signature counts slots"),
         (["run", "x", "-o", "y", "--method", "simhash", "--verify", "none", "--threshold", "0.9"], "distance alone"),
         (["run", "x", "-o", "y", "--method", "simhash", "--verify", "none", "--audit", "9"], "--audit compares true"),
-        (["explain", "--texts", "a", "b", "--method", "exact"], "method exact has no similarity"),
+        (["explain", "--texts", "a", "b", "--method", "exact"], "method exact has no one similarity"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "13", "--recall", "0.9"], "--recall"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "15", "--num-perm", "128"], "135 slots"),
         (["run", "x", "-o", "y", "--bands", "9", "--rows", "3", "--verify", "none", "--threshold", "1"], "--threshold"),
