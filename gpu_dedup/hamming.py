@@ -446,6 +446,45 @@ def forecast(distance: int) -> list[Forecast]:
     return [Forecast(s, BITS * bit_chance(s), chance_within(s, distance)) for s in FORECAST]
 
 
+@dataclass(frozen=True)
+class LevelForecast:
+    """What a cascade does with a pair of one similarity.
+
+    similarity  true Jaccard similarity of the pair
+    near        chance that it is a match of level 1
+    between     chance that its bits are those of level 2
+    bands       chance that bands bring it together
+    far         chance that it is found by level 2, before its Levenshtein similarity
+    found       near + far
+    """
+
+    similarity: float
+    near: float
+    between: float
+    bands: float
+    far: float
+    found: float
+
+
+def level_forecast(
+    curve: Iterable[tuple[float, float]], distance: int, reach: int, far_distance: int, jaccard: float
+) -> list[LevelForecast]:
+    """The curve of a cascade, bands and bits of a pair taken as independent.
+
+    curve    similarity, and the chance that bands bring such a pair together
+    reach    bits to which fingerprints are searched; farther pairs have to meet in bands
+    jaccard  least similarity of level 2
+    """
+    out = []
+    for s, bands in curve:
+        near = chance_within(s, distance)
+        between = max(0.0, chance_within(s, far_distance) - near)
+        known = max(0.0, chance_within(s, reach) - near)
+        far = 0.0 if s < jaccard - 1e-9 else known + (between - known) * bands
+        out.append(LevelForecast(s, near, between, bands, far, min(1.0, near + far)))
+    return out
+
+
 def chance_within(similarity: float, distance: int, ratio: float = 1.0) -> float:
     """Chance that the SimHashes of two sets of this Jaccard similarity differ in at most `distance` bits.
 

@@ -289,17 +289,13 @@ def _levels(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
     )
     yield "Chance by the true Jaccard similarity s, before the edit similarity of level 2:"
     yield ""
-    yield f"     s  level 1  {d + 1} to {far} bits  in bands  level 2   found"
-    for line in bands.forecast(view):
-        s = line.similarity
-        one = hamming.chance_within(s, d)
-        between = max(0.0, hamming.chance_within(s, far) - one)
-        known = max(0.0, hamming.chance_within(s, reach) - one)
-        # of those that fingerprints do not find anyhow, bands find their share
-        two = 0.0 if s * PPM < recipe.far_jaccard_ppm else known + (between - known) * line.found
-        bar = "#" * round(40 * (one + two))
-        row = f"  {s:.2f}  {_percent(one):>7}  {_percent(between):>11}  {_percent(line.found):>8}  {_percent(two):>7}"
-        yield f"{row}  {_percent(one + two):>6}  {bar}".rstrip()
+    yield f"     s    level 1  {f'{d + 1} to {far} bits':>11}  in bands  level 2      found"
+    curve = [(line.similarity, line.found) for line in bands.forecast(view)]
+    for line in hamming.level_forecast(curve, d, reach, far, recipe.far_jaccard_ppm / PPM):
+        bar = "#" * round(40 * line.found)
+        row = f"  {line.similarity:.2f}  {_percent(line.near):>9}  {_percent(line.between):>11}"
+        row += f"  {_percent(line.bands):>8}  {_percent(line.far):>7}"
+        yield f"{row}  {_percent(line.found):>9}  {bar}".rstrip()
     yield ""
     yield "Bits by the formula of `explain --method simhash`: texts of equal length with many shingles; bands and bits"
     yield "of a pair taken as independent."

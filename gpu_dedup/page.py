@@ -370,7 +370,7 @@ def _forecast(report: Report, threshold: float) -> Iterator[str]:
     """The chance to find a pair: forecast, what was observed, and both as a table."""
     recipe = report.recipe
     lines = [line if isinstance(line, Mapping) else vars(line) for line in report.forecast]
-    banded = bool(recipe.get("bands")) and recipe.get("method") != "simhash"
+    banded = bool(recipe.get("bands")) and recipe.get("method") not in ("simhash", "cascade")
     points = observed(report.likeness, int(recipe["bands"])) if banded and recipe.get("verify") == "exact" else []
     words = "The chance that a pair of texts is found, by its similarity: "
     if banded:
@@ -380,8 +380,11 @@ def _forecast(report: Report, threshold: float) -> Iterator[str]:
         curve = [(share, _chance(share, recipe)) for share in steps]
     else:
         words += f"fingerprints at distance {recipe.get('distance')} or less"
+        if recipe.get("method") == "cascade":
+            threshold = int(recipe["far_jaccard_ppm"]) / 1e6
+            words += f", and level 2 to {recipe.get('far_distance')} bits where edit similarity is enough"
         curve = [(float(line["similarity"]), float(line["found"])) for line in lines] + [(1.0, 1.0)]
-    yield f"<p>{words}, threshold {share_text(recipe['threshold_ppm'])}."
+    yield f"<p>{words}, threshold {threshold:g}."
     if points:
         yield "Points: the same chance worked out from how many bands agree among the pairs that were found, "
         yield "corrected for those that were not; lines through them reach two standard errors up and down."

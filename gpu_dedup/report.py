@@ -348,8 +348,8 @@ class Report:
     group_sizes   groups by size, the kept row included: key 2**i counts sizes from 2**i to 2**(i+1) - 1
     likeness      near copies by similarity, ascending; percents without any are left out
     bytes_read    bytes of the input files (compressed where they are); text_bytes: of the raw texts
-    forecast      `bands.Forecast` (simhash: `hamming.Forecast`) by similarity: the chance to find such a pair;
-                  dictionaries once loaded
+    forecast      `bands.Forecast` (`hamming.Forecast`, `hamming.LevelForecast`) by similarity: the chance to find
+                  such a pair; dictionaries once loaded
     """
 
     recipe: dict[str, Any] = field(default_factory=dict)

@@ -346,12 +346,12 @@ class Explanation:
     recipe    settled: bands, rows and the sieve's cut are there
     forecast  chance to find a pair, by its true similarity: a list of `bands.Forecast` (similarity, bands: the chance
               to meet, sieve_loss, found), for method=simhash of `hamming.Forecast` (similarity, bits: that differ on
-              average, found); empty for method=exact
+              average, found), for method=cascade of `hamming.LevelForecast`; empty for method=exact
     warnings  what is odd about the recipe, a line each
     """
 
     recipe: Recipe
-    forecast: list[Forecast] | list[hamming.Forecast]
+    forecast: list[Forecast] | list[hamming.Forecast] | list[hamming.LevelForecast]
     warnings: list[str]
     text: str
 
@@ -367,15 +367,12 @@ def explain(
     documents, mean_bytes  size of the corpus for the cost; without documents a million is an example
     Raises RecipeError where no bands reach the wanted recall.
     """
-    from gpu_dedup import bands, hamming, outlook
+    from gpu_dedup import bands, outlook
+    from gpu_dedup.pipeline import forecast as forecast_of
     from gpu_dedup.pipeline import settle
 
     settled = settle(recipe or Recipe())
     corpus = None if documents is None else outlook.Corpus.of(documents, mean_bytes)
     text = outlook.explain(settled, run or Run(), corpus)
-    forecast: list[Forecast] | list[hamming.Forecast] = []
-    if settled.banded:
-        forecast = bands.forecast(settled.bands_view)
-    elif settled.printed:
-        forecast = hamming.forecast(settled.distance)
+    forecast = list(forecast_of(settled)) if settled.sketched else []
     return Explanation(settled, forecast, bands.warnings(settled.bands_view) if settled.banded else [], text)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_dedup import outlook
+from gpu_dedup import hamming, outlook
 from gpu_dedup.errors import RecipeError, RunError
 from gpu_dedup.outlook import Corpus
 from gpu_dedup.pipeline import dedup
@@ -44,6 +44,13 @@ def rows_of(seed: str, families: int = 3) -> list[dict[str, Any]]:
 
 
 edit_distance = functools.cache(oracle.edit_distance)
+
+
+@functools.cache
+def fingerprint(text: str, unit: str, n: int) -> int:
+    return oracle.Prints(0).signature(oracle.windows(text, unit, n))
+
+
 Verdict = dict[int, tuple[int, str, int | None, str]]  # row -> witness, reason, level, action
 
 
@@ -54,7 +61,7 @@ def judged(rows: list[dict[str, Any]], recipe: Recipe) -> Verdict:
     text = {doc.row: oracle.normalise(doc.text, recipe.steps) for doc in docs}
     spec = recipe.spec
     windows = {row: list(oracle.windows(value, spec.unit, spec.n)) for row, value in text.items()}
-    prints = {row: oracle.Prints(0).signature(value) for row, value in windows.items()}
+    prints = {row: fingerprint(text[row], spec.unit, spec.n) for row in text}
     head: dict[str, int] = {}
     heads: list[int] = []
     for doc in ranked:
@@ -202,6 +209,8 @@ def test_the_report_counts_each_level(tmp_path: Path) -> None:
     assert far.looked >= far.within >= far.alike >= far.matched >= far.caught > 0
     assert report.counts.flagged == sum(1 for v in want.values() if v[3] == "flag")
     assert {"near fingerprints", "collide", "level 2: Jaccard", "level 2: edit"} <= set(report.machine.stages)
+    assert report.forecast[0].keys() == {"similarity", "near", "between", "bands", "far", "found"}
+    assert (tmp_path / "out" / "_gpu_dedup" / "report.html").read_text().count("level 2 to 10 bits") == 1
     summary = report.summary()
     assert "pairs at 2 bits or less, not verified" in summary
     assert "texts flagged" in summary
@@ -236,6 +245,16 @@ def test_too_many_pairs_of_level_2_end_with_the_figure(tmp_path: Path, monkeypat
         )
 
 
+def test_the_chances_of_levels_by_hand() -> None:
+    (low, high) = hamming.level_forecast([(0.5, 0.4), (0.9, 0.5)], 3, 3, 7, 0.75)
+    near, to_far = hamming.chance_within(0.9, 3), hamming.chance_within(0.9, 7)
+    assert (low.far, low.found) == (0.0, hamming.chance_within(0.5, 3))
+    assert (high.near, high.far) == (near, pytest.approx((to_far - near) * 0.5))
+    assert high.found == pytest.approx(near + (to_far - near) * 0.5)
+    (searched,) = hamming.level_forecast([(0.9, 0.0)], 3, 7, 7, 0.75)
+    assert searched.found == pytest.approx(to_far)
+
+
 def test_what_levels_cannot_be_is_refused() -> None:
     for options, words in (
         ({"cluster": "connected"}, "rank rule alone"), ({"witness": "best"}, "rank rule alone"),
@@ -253,7 +272,7 @@ def test_what_levels_cannot_be_is_refused() -> None:
 def test_explain_shows_both_levels() -> None:
     text = outlook.explain(Recipe(method="cascade", search_distance=7), Run(), Corpus.of(1_000_000, 2000))
     assert "cascade token:5, distance 3; to 7 with Jaccard 0.75 and edit similarity 0.75" in text
-    assert "level 1  4 to 7 bits  in bands  level 2   found" in text
+    assert "  level 1  4 to 7 bits  in bands  level 2      found" in text
     assert "and from fingerprints to 7 bits" in text
     line = next(line for line in text.splitlines() if line.startswith("  0.95"))
     assert line.split()[1:3] == ["31.2", "%"]

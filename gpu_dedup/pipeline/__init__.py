@@ -91,6 +91,18 @@ def settle(recipe: Recipe) -> Recipe:
     return recipe
 
 
+def forecast(recipe: Recipe) -> Sequence[Any]:
+    """The chance to find a pair by its similarity, of a settled recipe whose method looks for near copies."""
+    if not recipe.banded:
+        return hamming.forecast(recipe.distance)
+    curve = bands.forecast(recipe.bands_view)
+    if not recipe.leveled:
+        return curve
+    reach = recipe.distance if recipe.search_distance is None else recipe.search_distance
+    points = [(line.similarity, line.found) for line in curve]
+    return hamming.level_forecast(points, recipe.distance, reach, recipe.far_distance, recipe.far_jaccard_ppm / PPM)
+
+
 def name_text_field(recipe: Recipe, sources: Sequence[Source]) -> tuple[Recipe, str]:
     """The recipe with its text field, and words about it if that is a guess other than `text`."""
     if recipe.text_field or recipe.pretokenized is not None or recipe.key_field is not None:
@@ -781,8 +793,7 @@ def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, starte
         report.largest_groups.append(group)
     if recipe.sketched:
         view = recipe.bands_view
-        curve = bands.forecast(view) if recipe.banded else hamming.forecast(recipe.distance)
-        report.forecast = [asdict(entry) for entry in curve]
+        report.forecast = [asdict(entry) for entry in forecast(recipe)]
         report.warnings += bands.warnings(view) if recipe.banded else []
         short = short_texts_warning(counts, recipe.as_dict())
         report.warnings += [short] if short else []
