@@ -89,6 +89,11 @@ class Rows:
         )
 
 
+def absent(n: int) -> I64:
+    """int64[n], -1 throughout, in no memory: a column that a recipe has no use for. Read-only."""
+    return np.broadcast_to(np.int64(-1), (n,))
+
+
 class _Missing:
     """The record has no such field (null is a value of its own)."""
 

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_dedup.backend import BEST, LOWEST, PARTNER, Backend
-from gpu_dedup.batch import I64, Bool
+from gpu_dedup.batch import I64, Bool, absent
 from gpu_dedup.errors import InternalError, RunError
 from gpu_dedup.recipe import PPM, Recipe
 
@@ -373,7 +373,9 @@ class _Deciding:
     def __init__(self, m: int, recipe: Recipe, backend: Backend, verifier: Verifier) -> None:
         self.m, self.recipe, self.backend, self.verifier = m, recipe, backend, verifier
         self.witness, self.shared, self.union = (np.full(m, -1, np.int64) for _ in range(3))
-        self.linked, self.linked_shared, self.linked_union = (np.full(m, -1, np.int64) for _ in range(3))
+        self.linked, self.linked_shared, self.linked_union = (
+            np.full(m, -1, np.int64) if recipe.cluster == "connected" else absent(m) for _ in range(3)
+        )
         self.chain: int | None = None
         self.rule = PARTNER if recipe.keep == "none" else BEST if recipe.witness == "best" else LOWEST
 
@@ -405,7 +407,7 @@ class _Deciding:
         stats["largest_cluster"] = int(sizes.max()) + 1 if len(sizes) else 0
         stats["weakest"] = _weakest(shared[gone], union[gone])
         stats["longest_chain"] = int((witness >= 0).any()) if self.chain is None else self.chain
-        none = np.full(self.m, -1, np.int64)
+        none = np.full(self.m, -1, np.int64) if self.recipe.printed else absent(self.m)
         return Decision(witness, shared, union, self.linked, self.linked_shared, self.linked_union, none, stats)
 
 

@@ -62,6 +62,11 @@ class Budget:
     def used(self) -> int:
         return self._used
 
+    def limit(self, total: int) -> None:
+        """From now on so many bytes in all. What is there stays: a table over it moves when it grows next."""
+        with self._lock:
+            self.total = total
+
     def take(self, count: int) -> bool:
         """Reserve `count` bytes; False, and nothing reserved, if they are not there."""
         with self._lock:

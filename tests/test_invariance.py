@@ -119,7 +119,12 @@ if cuda_missing() is None:
 def test_settings_change_nothing(
     folder: Path, reference: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, recipe: str
 ) -> None:
-    monkeypatch.setattr("gpu_dedup.run.MIN_MEMORY", 1)  # so that a small corpus outgrows it
+    # So that a small corpus outgrows it: nothing but tables counts.
+    monkeypatch.setattr("gpu_dedup.run.MIN_MEMORY", 1)
+    monkeypatch.setattr("gpu_dedup.pipeline.footprint.PROGRAM", {"numpy": 0, "numba": 0})
+    for name, value in (("BATCH_COPIES", 0), ("LEAST_TABLES", 0), ("LEAST_BATCHES", 1)):
+        monkeypatch.setattr(f"gpu_dedup.pipeline.footprint.{name}", value)
+    monkeypatch.setattr("gpu_dedup.pipeline.footprint.row_bytes", lambda recipe: [])
     options = Recipe(on_bad_row="skip", **RECIPES[recipe])
     ran = harness.run(folder, tmp_path / "out", options, **SETTINGS[setting])
     outputs, removed, result = answer(ran)

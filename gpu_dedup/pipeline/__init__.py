@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_dedup import bands, bloom, hamming, page
-from gpu_dedup.backend import Backend, choose_backend, count_gpus, host_backend, warm, warm_csv
+from gpu_dedup.backend import Backend, HostBackend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, decision_key, first_pass_key, folder_of
 from gpu_dedup.cluster import Decision
@@ -36,6 +36,7 @@ from gpu_dedup.hamming import Near
 from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
 from gpu_dedup.pipeline.figures import Groups, likeness
+from gpu_dedup.pipeline.footprint import Footprint, batch_of, verify_of
 from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, sketch_the_rest
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
 # The size of an input that is tiny in bytes is guessed by these factors; bytes say nothing of how many rows will meet.
 UNPACKED = {"gz": 8, "zst": 50, "parquet": 8, "arrow": 2}
 FEW_ROWS = 400  # with more of them NumPy is not quick enough behind the first pass
-VERIFY_MEMORY = 256 << 20  # more does not make verification faster, only components larger than this slower
 SEARCH_MEMORY = 256 << 20  # the least that the search for near fingerprints may take
 GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 
@@ -143,6 +143,7 @@ def dedup(
     started = time.time()
     recipe = settle(recipe or Recipe())
     run = run or Run()
+    run = replace(run, batch_bytes=batch_of(run))
     progress = progress or Progress(run.progress)
     if output is None and not run.dry_run:
         raise RunError("no output folder; name one with -o DIR, or pass --dry-run")
@@ -383,6 +384,10 @@ def _search(
     # With all slots that any bands of this num_perm can ask for, the sketches are good for another threshold too.
     idf = None if table is None else table.idf()
     sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0, idf)
+    if isinstance(job.backend, HostBackend):
+        size = sum(source.size for source in sources)
+        held = stream.filter.nbytes if stream is not None else 0
+        job.footprint = Footprint(recipe, run, job.backend.name, size, job.budget, held)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
         survey, gpus = _survey(job, sketcher, sources, gpus, processes, stream, advance, kept)
     _check_keeper(recipe, survey)
@@ -454,7 +459,9 @@ def _survey(
         saver = Saver(kept, key, field, run.keep_work, job.progress.note)
         if kept.used:
             job.progress.note(f"going on from {kept.used} parts ({kept.nbytes / 1e9:.1f} GB) of an earlier start")
-    survey = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver, stream).survey(sources, advance)
+    met = (lambda rows, nbytes: None) if job.footprint is None else job.footprint.met
+    surveyor = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver, stream, met)
+    survey = surveyor.survey(sources, advance)
     return survey, min(gpus, 1)
 
 
@@ -556,6 +563,7 @@ class _Job:
         self.progress = progress
         self.budget = budget
         self._folder = folder
+        self.footprint: Footprint | None = None  # of a CPU
         self._work: str | None = None
         self._tables: list[Table | RaggedTable] = []
 
@@ -657,14 +665,16 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
     enough &= survey.kept[sketch] >= recipe.min_shingles
     ranked = Heads(heads[enough], sketch[enough])
 
-    verify_memory = min(job.run.memory_bytes // 2, VERIFY_MEMORY)
+    del ranking, in_order, heads, carrier, sketched, sketch, enough, unsketched, units_of_rows  # 8 bytes a row each
+    threads = job.pool.threads
     road = Road(
         survey,
         sketcher,
         job.pool,
         job.run.batch_bytes,
-        verify_memory,
+        verify_of(job.run),
         max(job.run.memory_bytes, SEARCH_MEMORY),
+        threads if job.footprint is None else job.footprint.collide_threads(len(ranked), threads),
         job.ragged,
         job.progress,
     )

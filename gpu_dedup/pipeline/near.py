@@ -4,7 +4,7 @@ clusters."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,7 +83,11 @@ def sketch_the_rest(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes:
 
 @dataclass(frozen=True)
 class Road:
-    """What the search for near copies needs of a run. memory: bytes that verification may hold."""
+    """What the search for near copies needs of a run.
+
+    memory   bytes that verification may hold
+    threads  that may look for buckets at once
+    """
 
     survey: Survey
     sketcher: Sketcher
@@ -91,6 +95,7 @@ class Road:
     batch_bytes: int
     memory: int
     search_memory: int
+    threads: int
     ragged: Callable[[Any], RaggedTable]
     progress: Progress
 
@@ -139,9 +144,12 @@ def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignature
         column: U64 = tables.keys[band].take(heads.sketch)
         return column
 
+    def some(work: Callable[[int], Any], bands: Iterable[int]) -> Iterable[Any]:
+        return road.pool.ordered(work, bands, road.threads)
+
     signatures = RankedSignatures(tables.signatures, heads.sketch)
     with road.progress.stage("collide", recipe.bands, unit="bands") as advance:
-        candidates = collide(band_keys, signatures, len(heads), recipe, backend, road.pool.ordered, advance)
+        candidates = collide(band_keys, signatures, len(heads), recipe, backend, some, advance)
     return candidates, signatures
 
 

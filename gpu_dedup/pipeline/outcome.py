@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, Bool
+from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, Bool, absent
 from gpu_dedup.cluster import Decision
-from gpu_dedup.recipe import Recipe
+from gpu_dedup.recipe import STREAMED, Recipe
 
 STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW, BLOOM = range(7)
 REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row", "bloom")
@@ -45,15 +45,20 @@ class Outcome:
     stats: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def nothing(cls, n: int) -> Outcome:
-        none = [np.full(n, -1, np.int64) for _ in range(7)]
-        return cls(np.zeros(n, np.uint8), none[0], none[1], none[2], none[3], none[4], none[5], none[6])
+    def nothing(cls, n: int, recipe: Recipe) -> Outcome:
+        """No row goes; the columns that the recipe has no use for take no memory."""
+        found = [np.full(n, -1, np.int64) if recipe.near else absent(n) for _ in range(2)]
+        linked = [np.full(n, -1, np.int64) if recipe.cluster == "connected" else absent(n) for _ in range(3)]
+        distance = np.full(n, -1, np.int64) if recipe.printed else absent(n)
+        witness = absent(n) if recipe.method in STREAMED else np.full(n, -1, np.int64)
+        none = np.zeros(n, np.uint8)
+        return cls(none, witness, found[0], found[1], linked[0], linked[1], linked[2], distance)
 
     @property
     def numbers(self) -> tuple[I64, ...]:
-        """The columns that say something of a match."""
-        always = (self.shared, self.union, self.linked, self.linked_shared, self.linked_union, self.distance)
-        return always if self.level is None else (*always, self.level)
+        """The columns that say something of a match, of those that there are."""
+        every = (self.shared, self.union, self.linked, self.linked_shared, self.linked_union, self.distance, self.level)
+        return tuple(column for column in every if column is not None and column.flags.writeable)
 
     def flags(self, recipe: Recipe) -> Bool:
         """bool[n]: rows that are in the log and in the output."""
@@ -85,7 +90,7 @@ def assemble(
     ranked        int64[m] global rows of the heads that went into LSH, in keeper order; decision is about these
     without_text  rows that have nothing to compare; they go if the recipe drops them
     """
-    out = Outcome.nothing(len(status))
+    out = Outcome.nothing(len(status), recipe)
     if recipe.on_bad_row == "skip":
         out.reason[status == ROW_BAD] = BAD_ROW
     if recipe.on_no_text == "drop":
@@ -98,15 +103,17 @@ def assemble(
         out.witness[here] = ranked[decision.witness[gone]]
         out.shared[here] = decision.shared[gone]
         out.union[here] = decision.union[gone]
-        out.distance[here] = decision.distance[gone]
+        if recipe.printed:
+            out.distance[here] = decision.distance[gone]
         if decision.level is not None and decision.flagged is not None:
             out.level, out.flagged = np.full(len(status), -1, np.int64), np.zeros(len(status), np.bool_)
             out.level[here] = decision.level[gone]
             out.flagged[here] = decision.flagged[gone]
-        tied = gone[decision.linked[gone] >= 0]
-        out.linked[ranked[tied]] = ranked[decision.linked[tied]]
-        out.linked_shared[ranked[tied]] = decision.linked_shared[tied]
-        out.linked_union[ranked[tied]] = decision.linked_union[tied]
+        if recipe.cluster == "connected":
+            tied = gone[decision.linked[gone] >= 0]
+            out.linked[ranked[tied]] = ranked[decision.linked[tied]]
+            out.linked_shared[ranked[tied]] = decision.linked_shared[tied]
+            out.linked_union[ranked[tied]] = decision.linked_union[tied]
 
     member = rows[rows != head]
     its_head = head[rows != head]
@@ -121,9 +128,9 @@ def assemble(
             out.level[member] = np.where(head_goes, out.level[its_head], -1)
         out.reason[member] = np.where(head_goes, EXACT_NEAR, EXACT)
         out.witness[member] = np.where(head_goes, out.witness[its_head], its_head)
-        out.shared[member] = np.where(head_goes, out.shared[its_head], -1)
-        out.union[member] = np.where(head_goes, out.union[its_head], -1)
-        out.distance[member] = np.where(head_goes, out.distance[its_head], -1)
+        for column in (out.shared, out.union, out.distance):
+            if column.flags.writeable:
+                column[member] = np.where(head_goes, column[its_head], -1)
         if recipe.cluster == "connected" and recipe.near:
             out.linked[member] = its_head
     if recipe.on_no_text == "drop":  # a text without units goes as such, also where it has exact copies

@@ -22,9 +22,14 @@ class Pool:
         self.threads = threads
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="gpu-dedup")
 
-    def ordered(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """`work(item)` for each item, in order. An error of item i comes after the results of all items before it,
-        also when it is `items` itself that raises, so that the first error is the same on every run."""
+    def ordered(
+        self, work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
+    ) -> Iterator[Result]:
+        """`work(item)` for each item, in order, on so many threads at most (None: all).
+
+        An error of item i comes after the results of all items before it, also when it is `items` itself that raises,
+        so that the first error is the same on every run.
+        """
         window: deque[Future[Result]] = deque()
         source = iter(items)
         failure: BaseException | None = None
@@ -38,8 +43,10 @@ class Pool:
                     failure = error
                     break
                 window.append(self._executor.submit(work, item))
-                # What is ready goes on at once; otherwise wait only when enough is in flight to keep every thread busy.
-                while window and (window[0].done() or len(window) > self.threads + 1):
+                # What is ready goes on at once; otherwise wait only when enough is in flight to keep every thread busy,
+                # or as many as may be at work.
+                most = self.threads + 2 if threads is None or threads >= self.threads else threads
+                while window and (window[0].done() or len(window) >= most):
                     yield window.popleft().result()
             while window:
                 yield window.popleft().result()

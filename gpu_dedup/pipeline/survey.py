@@ -319,6 +319,7 @@ class _Saved:
 class Surveyor:
     """Runs the first pass; `survey` is the whole of it.
 
+    met             told the rows and bytes of input of each batch
     resume, saver   parts of an earlier start to go on from, and what writes those of this one
     """
 
@@ -331,8 +332,9 @@ class Surveyor:
         resume: Resume | None = None,
         saver: Saver | None = None,
         stream: Stream | None = None,
+        met: Callable[[int, int], None] = lambda rows, nbytes: None,
     ) -> None:
-        self.resume, self.saver = resume, saver
+        self.resume, self.saver, self.met = resume, saver, met
         self.sketcher = sketcher
         self.recipe = sketcher.recipe
         self.pool = pool
@@ -401,8 +403,10 @@ class Surveyor:
                         arrays = current_sketch if name == "sketch" else [getattr(b, name) for b in current]
                         column += arrays
                     current, current_sketch = [], []
+                    self.met(0, item.nbytes)
                     advance(item.nbytes)
                 else:
+                    self.met(len(item.status), item.nbytes)
                     self._check_rows(item)
                     if self.saver is not None:
                         if item.saved:

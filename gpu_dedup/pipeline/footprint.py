@@ -1,0 +1,135 @@
+"""--memory as a promise: what is in memory beside tables is known beforehand, and tables get what is left.
+
+    memory = program + batches in flight + what is verified at a time + rows x bytes of a row + tables
+
+Rows are counted as they come, and what they take is taken from the tables, which move to the work folder when theirs is
+used up. So a corpus of more rows than expected costs disk, not memory, until the rows alone are too many: then the run
+ends with the least memory that works, as soon as that can be told. (What a run has done by then stays in its parts.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_dedup.errors import RunError
+from gpu_dedup.progress import bytes_text
+from gpu_dedup.recipe import STREAMED, Recipe
+from gpu_dedup.run import MIN_MEMORY, Run
+from gpu_dedup.spool import Budget
+
+# Bytes of a process that has imported and compiled all, with the table of seen digests; measured, x86-64, Python 3.11.
+PROGRAM = {"numpy": 200 << 20, "numba": 390 << 20}
+BATCH_COPIES = 8  # bytes in memory for each byte of a batch: itself, texts, their normalised form, shingles, sketches
+VERIFY = 256 << 20  # more does not make verification faster, only components larger than this slower
+VERIFY_SHARE = 8  # ... and no more than such a part of the memory
+LEAST_BATCHES = 512  # batches are no larger than such a part of the memory
+LEAST_TABLES = 32 << 20
+COLLIDE = 64  # bytes that each thread takes for a different text while buckets are found
+
+SAMPLE_SHARE = 50  # rows are extrapolated once a fiftieth of the input was read
+SAMPLE_BYTES = 256 << 20  # ... or so many bytes of it
+SURE = 1.3  # an extrapolation ends a run only where it is so far beyond what fits
+
+
+def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
+    """Bytes in memory for every row at the worst moment of a run, by what they are; tables aside."""
+    if recipe.method in STREAMED:
+        return [("status", 1), ("verdict", 1), ("outcome", 1), ("mask", 1)]
+    parts = [("status", 1), ("digest", 16), ("length", 8), ("class", 16)]
+    if recipe.near:
+        parts += [("place, units and shingles of a sketch", 24)]
+        parts += [("rank and sketch of a head", 24), ("decision", 24), ("buckets or components", COLLIDE)]
+    else:
+        parts += [("order of the digests", 64)]
+    parts.append(("outcome", 25 if recipe.near else 9))
+    if recipe.cluster == "connected" and recipe.near:
+        parts.append(("neighbour", 48))
+    if recipe.printed:
+        parts.append(("distance", 16))
+    if recipe.keep in ("longest", "shortest"):
+        parts.append(("characters", 8))
+    if recipe.keep_field is not None:
+        parts.append((f"field {recipe.keep_field}, if a number", 9))
+    return parts
+
+
+def batch_of(run: Run) -> int:
+    """Bytes of input in a batch."""
+    return run.batch_bytes if run.memory is None else min(run.batch_bytes, run.memory // LEAST_BATCHES)
+
+
+def verify_of(run: Run) -> int:
+    """Bytes that verification holds at a time."""
+    return min(run.memory_bytes // VERIFY_SHARE, VERIFY)
+
+
+class Footprint:
+    """Memory of a run on a CPU, against what it may take.
+
+    strict  the memory was asked for: what does not fit ends the run. Otherwise it is a guide for the tables alone
+    filter_bytes  of Bloom filters
+    """
+
+    def __init__(
+        self, recipe: Recipe, run: Run, backend: str, input_bytes: int, budget: Budget, filter_bytes: int = 0
+    ) -> None:
+        self.memory, self.strict, self.budget = run.memory_bytes, run.memory is not None, budget
+        self.per_row = sum(size for _, size in row_bytes(recipe))
+        self._run, self._program = run, PROGRAM[backend] + filter_bytes
+        self.fixed = self._fixed(run)
+        self.input_bytes = input_bytes
+        self.rows = self.bytes = 0
+        self._judged = False
+        if self.strict and self.room < LEAST_TABLES:
+            raise RunError(
+                f"memory {bytes_text(self.memory)} is too little for {run.thread_count} threads; the least that works "
+                f"is {self._least(0)}, or lower --threads or --batch-bytes"
+            )
+        self._limit()
+
+    @property
+    def room(self) -> int:
+        """Bytes left for tables beside the rows that were met."""
+        return self.memory - self.fixed - self.rows * self.per_row
+
+    def _fixed(self, run: Run) -> int:
+        """Bytes beside rows and tables; batches and verification take more of a larger memory."""
+        flight = (2 * run.thread_count + 2) * batch_of(run) * BATCH_COPIES
+        return self._program + flight + verify_of(run)
+
+    def _least(self, rows: int) -> str:
+        """The least memory for so many rows, in words: a little more, so that rounding takes nothing off."""
+        memory = MIN_MEMORY
+        while (need := self._fixed(replace(self._run, memory=memory)) + LEAST_TABLES + rows * self.per_row) > memory:
+            memory = need
+        return bytes_text(memory * 101 // 100)
+
+    def _limit(self) -> None:
+        self.budget.limit(max(self.room, 0))
+
+    def met(self, rows: int, nbytes: int) -> None:
+        """So many rows were read, of so many bytes of input. Raises RunError where all of them will not fit."""
+        self.rows += rows
+        self.bytes += nbytes
+        self._limit()
+        if not self.strict:
+            return
+        expected = self.rows * self.input_bytes // max(self.bytes, 1)
+        if not self._judged and self.bytes >= min(self.input_bytes // SAMPLE_SHARE, SAMPLE_BYTES):
+            self._judged = True
+            if expected * self.per_row > SURE * (self.memory - self.fixed - LEAST_TABLES):
+                raise self._too_many(expected)
+        if self.room < 0:
+            raise self._too_many(max(expected, self.rows))
+
+    def _too_many(self, rows: int) -> RunError:
+        about = "" if self.bytes >= self.input_bytes else "about "
+        return RunError(
+            f"memory {bytes_text(self.memory)} is too little for {about}{rows:,} rows, {self.per_row} bytes each; the "
+            f"least that works is {about}{self._least(rows)}; raise --memory, or run on shards of the input"
+        )
+
+    def collide_threads(self, heads: int, threads: int) -> int:
+        """Threads that may look for buckets at once; the memory of one of them is in that of the rows."""
+        left = self.room - self.budget.used
+        return max(1, min(threads, 1 + left // (COLLIDE * max(heads, 1))))
