@@ -119,7 +119,7 @@ def test_a_run_stays_below_its_memory(tmp_path: Path) -> None:
             text = " ".join(rng.choices(words, k=12)) if number % 7 else "the same text again and again, once more"
             file.write(corpora.line({"id": number, "text": text}))
     command = [
-        sys.executable, "-m", "gpu_dedup", "run", str(path), "-o", str(tmp_path / "out"), "--memory", "620MB",
+        sys.executable, "-m", "gpu_dedup", "run", str(path), "-o", str(tmp_path / "out"), "--memory", "700MB",
         "--threads", "2", "--checkpoint", "8MB",
     ]  # fmt: skip
     code = (
@@ -129,6 +129,6 @@ def test_a_run_stays_below_its_memory(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=300)
     status, peak, rest = done.stdout.split(" ", 2)
     assert status == "0", rest
-    assert int(peak) < 620 * 10**6
+    assert int(peak) < 700 * 10**6
     report = json.loads((tmp_path / "out" / "_gpu_dedup" / "report.json").read_text())
     assert report["machine"]["spilled"] > 0, "the tables were meant to outgrow the memory"
