@@ -429,6 +429,8 @@ RECIPES: dict[str, dict[str, object]] = {
     "edit": {"verify": "edit", "keep": "longest"},
     "signature": {"verify": "signature", "keep": "none"},
     "stop shingles": {"shingle": "word:2", "stop_shingles": ("of the", "in the"), "min_shingles": 3},
+    "simhash": {"method": "simhash", "distance": 4, "threshold_ppm": 600_000},
+    "cascade": {"method": "cascade", "distance": 2, "far_distance": 10, "search_distance": 4, "far_action": "flag"},
     "exact": {"method": "exact"},
 }
 

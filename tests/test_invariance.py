@@ -32,6 +32,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "cluster": "connected",
         "keep": "longest",
     },
+    "cascade": {"method": "cascade", "distance": 2, "far_distance": 12, "search_distance": 4, "far_action": "flag"},
     "exact": {"method": "exact", "normalize": ("nfkc", "lower", "whitespace")},
 }
 

@@ -252,3 +252,24 @@ def test_two_texts_are_compared_by_distance() -> None:
     assert line.split()[6] == str(apart)
     assert ("a copy" in line) == (apart <= 3)
     assert "distance: bits of 64" in text
+
+
+@pytest.mark.parametrize("method", ["simhash", "cascade"])
+def test_shards_and_kept_work_change_nothing(method: str, tmp_path: Path) -> None:
+    """The first pass in two processes; and taken up from parts that an earlier run with another distance left."""
+    rows = rows_of("shards")
+    half = len(rows) // 2
+    paths = [
+        str(harness.write_rows(tmp_path / "in" / name, part))
+        for name, part in (("a.jsonl", rows[:half]), ("b.jsonl", rows[half:]))
+    ]
+    recipe = Recipe(method=method, distance=5)
+    plain = harness.run([Path(path) for path in paths], tmp_path / "plain", recipe)
+    run = Run(progress=False, backend="numba")
+    dedup(paths, str(tmp_path / "two"), recipe, run, processes=2)
+    assert harness.removed_rows(tmp_path / "two") == plain.removed
+    work = Run(progress=False, keep_work=True, work_dir=str(tmp_path / "work"))
+    dedup(paths, str(tmp_path / "first"), recipe.with_(distance=1), work)
+    again = dedup(paths, str(tmp_path / "again"), recipe, work)
+    assert any("going on from" in note for note in again.machine.notes)
+    assert harness.removed_rows(tmp_path / "again") == plain.removed
