@@ -94,6 +94,20 @@ def absent(n: int) -> I64:
     return np.broadcast_to(np.int64(-1), (n,))
 
 
+class TypedText(str):
+    """Text of a value that is no string; it sorts as the values do. `kind`: what the value was."""
+
+    kind: str
+
+    def __new__(cls, text: str, kind: str) -> TypedText:
+        made = super().__new__(cls, text)
+        made.kind = kind
+        return made
+
+    def __reduce__(self) -> tuple[type[TypedText], tuple[str, str]]:
+        return TypedText, (str(self), self.kind)
+
+
 class _Missing:
     """The record has no such field (null is a value of its own)."""
 

@@ -6,8 +6,8 @@ times, memory, versions, and whatever else may differ. A finished run is known b
 removed.parquet has one row for every row that went, or that was flagged, in the order of the input:
 
     file, row          the row: path below the common parent, 0-based physical line or record number
-    id, id_type        its id as text, and what it was: string int float bool null missing list object, or, in Parquet
-                       alone, the name of another type (bytes, datetime, Decimal, ...)
+    id, id_type        its id as text, and what it was: string int float bool null missing list object, or, in files
+                       of columns alone, another type: timestamp date time uuid bytes Decimal
     kept_file, kept_row, kept_id
                        its witness; null where there is none (reasons no-text, bad-row and bloom)
     similarity         shared / union, of the row and its witness; null where it was not measured
@@ -43,7 +43,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_dedup import __version__
-from gpu_dedup.batch import MISSING
+from gpu_dedup.batch import MISSING, TypedText
 from gpu_dedup.columns import column, integers, numbers, texts
 from gpu_dedup.errors import InputError, InternalError, disk_error, shown
 from gpu_dedup.progress import bytes_text, seconds_text
@@ -856,14 +856,15 @@ def short_texts_warning(counts: Counts, recipe: Mapping[str, Any]) -> str | None
 def id_text(value: Any) -> tuple[str | None, str]:
     """An id as text, and the kind of value it was. Integers are exact, floats by repr, lists and objects as JSON.
 
-    Values that only Parquet has (dates, decimals, bytes) are given as text under the name of their Python type.
+    Values that only files of columns have are given as text under the name of what they are: timestamp, date, time,
+    uuid, bytes (hexadecimal), Decimal.
     """
     if value is MISSING:
         return None, "missing"
     if value is None:
         return None, "null"
     if isinstance(value, str):
-        return utf8(value), "string"
+        return utf8(value), value.kind if isinstance(value, TypedText) else "string"
     if isinstance(value, bool):
         return ("true" if value else "false"), "bool"
     if isinstance(value, int):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import MISSING, ROW_BAD, ROW_SKIPPED, ROW_TEXT, Bool, Rows, Tape
+from gpu_dedup.batch import MISSING, ROW_BAD, ROW_SKIPPED, ROW_TEXT, Bool, Rows, Tape, TypedText
 from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.read import items
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, columns_here, only_one, quoted, replaced, why_not_utf8
@@ -89,17 +90,37 @@ def _column(batch: Any, path: list[str]) -> Any:
     return pc.struct_field(array, path[1:]) if len(path) > 1 else array
 
 
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+
+
+def _binary(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return TypedText(value.hex(), "bytes")
+
+
 def _python(array: Any) -> list[Any]:
-    """Python values: times as ISO text (it sorts as they do), bytes as text, broken UTF-8 as U+FFFD."""
+    """Python values that sort as they do in the column: times as ISO text, durations as counts of their unit, bytes as
+    text, or, where a binary value is none, as hexadecimal digits. Broken UTF-8 in strings is U+FFFD."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _python(array.storage)
+        values = _python(array.storage)
+        if kind.extension_name == "arrow.uuid":
+            return [value if value is None else TypedText(str(UUID(bytes=value)), "uuid") for value in values]
+        return values
     if pa.types.is_dictionary(kind) and is_text(kind):
         return _python(_as_bytes(array))
+    if pa.types.is_duration(kind):
+        return list(array.cast(pa.int64()).to_pylist())
     if pa.types.is_temporal(kind):
-        return list(array.cast(pa.string()).to_pylist())
+        name = "timestamp" if pa.types.is_timestamp(kind) else "date" if pa.types.is_date(kind) else "time"
+        texts = array.cast(pa.string()).to_pylist()
+        return [text if text is None else TypedText(text, name) for text in texts]
     if is_text(kind):
         values = _as_bytes(array).to_pylist()
+        if any(test(kind) for test in _BINARY):
+            return [value if value is None else _binary(value) for value in values]
         return [value if value is None else value.decode("utf-8", "replace") for value in values]
     return list(array.to_pylist())
 
@@ -234,6 +255,10 @@ class ColumnChunk(Chunk):
                 lengths[name][at : at + len(values)] = [None if value is None else len(value) for value in values]
                 at += len(values)
         return [{name: lengths[name][row] for name in names} for row in range(rows)]
+
+    def keeper_values(self, values: list[Any]) -> list[Any]:
+        """Texts of other types sort as these do."""
+        return [str(value) if isinstance(value, TypedText) else value for value in values]
 
     def _values(self, name: str, status: Any) -> list[Any]:
         values: list[Any] = [MISSING] * self.ref.rows
