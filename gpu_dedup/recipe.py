@@ -375,6 +375,10 @@ class Recipe:
                 )
         if self.verify == "edit":
             raise RecipeError("verify edit compares characters, and rows are lists of tokens; use verify exact")
+        if self.method == "cascade":
+            raise RecipeError(
+                "cascade compares characters at level 2, and rows are lists of tokens; use another method"
+            )
         spec = ShingleSpec.parse(self.shingle)
         if spec.unit not in (ITEM, "token"):
             raise RecipeError(f"shingle {self.shingle!r} cuts texts, and rows are lists of tokens; use {ITEM}:{spec.n}")

@@ -25,6 +25,7 @@ import pytest
 from gpu_dedup.backend import BEST, COUNT, LOWEST, PARTNER, SET, TFIDF, choose_backend, host_backend, warm
 from gpu_dedup.batch import Tape
 from gpu_dedup.errors import RunError
+from gpu_dedup.kernels.normalise_ref import ACCENTS, HTML, LOWER, WHITESPACE
 from gpu_dedup.pipeline import dedup
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.run import Run
@@ -105,7 +106,13 @@ def check_text(gpu, slots=37, stop_from=2):
     tape = awkward_tape()
     select = np.array([3, 2, 9, 0, 8, 5, 6, 7, 1, 4, 11, 2], np.int64)
     a, b = permutations(7, slots)
-    for normal in (gpu.normalise(tape, LOWER_WHITE), tape):
+    page, ends = Tape.of([f"<p>{text} &eacute;</p>" for text in AWKWARD]), Tape.of(["again and", "x"])
+    plain = gpu.normalise(page, HTML | LOWER | ACCENTS | WHITESPACE)
+    assert plain.to_list() == reference.normalise(page, HTML | LOWER | ACCENTS | WHITESPACE).to_list()
+    trimmed = gpu.trim(plain, ends, True, 30)
+    assert trimmed.to_list() == reference.trim(plain, ends, True, 30).to_list()
+    assert gpu.trim(plain, Tape.of([]), True, 0) is plain
+    for normal in (gpu.normalise(tape, LOWER_WHITE), tape, trimmed):
         same(gpu.digest(normal), reference.digest(normal))
         for unit, n in ((0, 3), (1, 2), (2, 5), (3, 7), (4, 1)):
             stop = np.unique(
@@ -432,7 +439,10 @@ RECIPES: dict[str, dict[str, object]] = {
     "simhash": {"method": "simhash", "distance": 4, "threshold_ppm": 600_000},
     "cascade": {"method": "cascade", "distance": 2, "far_distance": 10, "search_distance": 4, "far_action": "flag"},
     "exact": {"method": "exact"},
-}
+    "what counts": {
+        "normalize": ("html", "nfc", "lower", "accents", "whitespace"), "strip": ("the", "of"), "max_chars": 200,
+    },
+}  # fmt: skip
 
 WHOLE = """
 import json, sys

@@ -330,6 +330,7 @@ def test_other_methods_and_keepers(tmp_path: Path) -> None:
         ({"max_chars": 5}, "max-chars is for texts"),
         ({"stop_shingles": ("x",)}, "stop-shingles is for texts"),
         ({"verify": "edit"}, "verify edit compares characters.*verify exact"),
+        ({"method": "cascade"}, "cascade compares characters.*another method"),
         ({"shingle": "char:9"}, "'char:9' cuts texts.*use item:9"),
         ({"pretokenized": ""}, "names no field"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import harness
 import oracle
+import pyarrow as pa
 import pytest
 
 from gpu_dedup import Recipe
@@ -173,3 +174,35 @@ def test_comparison_of_two_texts_strips_and_cuts() -> None:
     assert "1.0000" in compare(LONG[:1200], LONG[:1300], Recipe(max_chars=1000), False)
     assert "1.0000" in compare(BODY, BODY + " the end", Recipe(strip=("The End",)), False)
     assert "1.0000" not in compare(BODY, BODY + " the end", Recipe(), False)
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "exact"}, {"method": "simhash"}, {"method": "cascade"}], ids=str)
+def test_several_fields_are_one_text_in_every_format(tmp_path: Path, settings: dict[str, Any]) -> None:
+    long = " ".join(WORDS)
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "title": "A title", "body": {"text": long}},
+        {"id": "b", "title": "A title", "body": {"text": long}},
+        {"id": "c", "title": None, "body": {"text": long}},
+        {"id": "d", "title": long, "body": {"text": None}},
+        {"id": "e", "title": long, "body": None},
+        {"id": "f", "title": None, "body": {"text": " ".join(WORDS[::-1])}},
+        {"id": "g", "title": "", "body": {"text": long}},
+    ]
+    groups = []
+    for name in ("a.jsonl", "a.parquet", "a.arrow"):
+        path = tmp_path / name
+        if name == "a.arrow":
+            table = pa.Table.from_pylist(rows)
+            with pa.ipc.new_file(path, table.schema) as made:
+                made.write_table(table)
+        else:
+            harness.write_rows(path, rows)
+        recipe = Recipe(text_field=("title", "body.text"), normalize=("whitespace",), **settings)
+        ran = harness.run(path, tmp_path / f"out-{name}", recipe, backend="numpy")
+        assert ran.reasons()["b"] == "exact"
+        assert {ran.reasons()[name] for name in "de"} <= {"exact", "exact+near"}
+        groups.append(ran.removed)
+    for log in groups[1:]:
+        for entry in log:
+            entry["file"], entry["kept_file"] = "a.jsonl", "a.jsonl"
+        assert log == groups[0]
