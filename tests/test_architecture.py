@@ -29,7 +29,7 @@ SERVICES = {
     "spans",
     "distribute",
 }  # used along the road, but no step of it
-FRONT = {"__init__", "__main__", "cli", "show", "outlook", "texts", "demo", "doctor"}
+FRONT = {"__init__", "__main__", "cli", "show", "outlook", "texts", "reference", "demo", "doctor"}
 ROOMS = BASE | STAGES | SERVICES | FRONT | {"pipeline"}
 
 # What a stage may import of this package besides itself. kernels.mix64 and kernels.unicode are tables and integers.

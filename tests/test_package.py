@@ -82,10 +82,9 @@ def test_wheel_holds_every_file_once(built: Path) -> None:
             assert archive.read(name) == path.read_bytes(), name
         entry_points = archive.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     assert len(names) == len(set(names))
-    assert {name for name in names if ".dist-info/" not in name} - {
-        "gpu_dedup/README.md",
-        "gpu_dedup/kernels/README.md",
-    } == set(sources())
+    pages = {"gpu_dedup/README.md", "gpu_dedup/kernels/README.md"}
+    pages |= {f"gpu_dedup/docs/{path.name}" for path in (REPO / "gpu_dedup" / "docs").glob("*.md")}
+    assert {name for name in names if ".dist-info/" not in name} == set(sources()) | pages
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "gpu-dedup = gpu_dedup.__main__:main" in entry_points
     assert wheel.name.endswith("-py3-none-any.whl")
