@@ -176,7 +176,7 @@ def quality(size: int, plots: Path | None) -> dict[str, Any]:
 
 def draw(rows: list[dict[str, Any]], curve: list[dict[str, Any]], plots: Path, truth: Truth) -> None:
     note = f"{truth.texts:,} English texts, {truth.pairs:,} pairs by brute force"
-    share = Plot("SimHash: what a distance finds", "distance in bits", "share", x=(2.5, 8.5), y=(0.0, 1.0), note=note)
+    share = Plot("SimHash: what a distance finds", "distance in bits", "share", x=(2.5, 11.5), y=(0.0, 1.0), note=note)
     share.line([(row["distance"], row["found_expected"]) for row in rows], "near copies found, theory")
     share.dots([(row["distance"], row["found"]) for row in rows], "near copies found")
     share.line([(row["distance"], row["false_share_expected"]) for row in rows], "false positives, theory", dashed=True)
