@@ -199,7 +199,19 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
 
 def _given(recipe: Recipe, name: str) -> bool:
     """True for fields that differ from the default and are not in the first line."""
-    first_line = ("method", "shingle", "threshold_ppm", "bands", "rows", "distance", "sketch", "keep", "capacity")
+    first_line = (
+        "method",
+        "shingle",
+        "threshold_ppm",
+        "bands",
+        "rows",
+        "distance",
+        "weights",
+        "top_terms",
+        "sketch",
+        "keep",
+        "capacity",
+    )
     if name in (*first_line, "fp_rate_ppb", "sieve_cut"):
         return False
     return bool(getattr(recipe, name) != getattr(Recipe(method=recipe.method), name))

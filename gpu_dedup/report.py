@@ -795,6 +795,9 @@ def describe(recipe: Mapping[str, Any]) -> str:
     text = f"{method} {recipe.get('shingle')}"
     if method == "simhash":
         how = {"exact": "Jaccard", "edit": "edit similarity"}.get(str(recipe.get("verify")))
+        if recipe.get("weights", "set") != "set":
+            text += f", weights {recipe['weights']}"
+            text += f" of {recipe['top_terms']} terms" if recipe.get("top_terms") else ""
         text += f", distance {recipe.get('distance')}, "
         text += f"{how} {share_text(recipe.get('threshold_ppm', 0))}" if how else "not verified"
         return f"{text}, keep {recipe.get('keep')}"

@@ -120,6 +120,7 @@ def test_a_saved_table_spares_the_pass(tmp_path: Path) -> None:
     assert first.frequencies["checksum"] == table.checksum()
     assert first.frequencies["file"] == ""
     assert "counted in a pass over these texts" in first.summary()
+    assert "simhash token:2, weights tfidf, distance 4, not verified" in first.summary()
     for number, fields in enumerate(({}, {"processes": 2}, {"backend": "numpy"}), 2):
         two = [*source, write(tmp_path / "empty.jsonl", [])] if fields else source
         again, same = run(two, tmp_path / f"out{number}", df_table=saved, **fields)
@@ -186,6 +187,8 @@ def test_weights_are_part_of_the_recipe() -> None:
 def test_explain_says_what_the_weights_cost() -> None:
     text = explain(RECIPE, Run(), Corpus.of(1000, 3000))
     assert "That costs a pass" in text
+    assert text.startswith("simhash token:2, weights tfidf, distance 4")
+    assert "weights tfidf of 9 terms" in explain(RECIPE.with_(top_terms=9), Run(), Corpus.of(1000, 3000))
     assert "still to be counted" in text
     assert "document frequencies and weights, 2 x 4 x 2^24 cells" in text
     assert "read twice more" in text
