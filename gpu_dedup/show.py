@@ -323,7 +323,7 @@ def read_texts(places: Sequence[tuple[str, int]], report: Report) -> list[Text]:
 
 def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, Text]:
     from gpu_dedup.backend import host_backend
-    from gpu_dedup.read import Source, read_rows
+    from gpu_dedup.read import Source, read_rows, state_of
 
     if entry.path == "-":
         raise MissingInputError(
@@ -332,17 +332,17 @@ def _read_file(entry: InputFile, rows: list[int], report: Report) -> dict[int, T
             place="standard input",
         )
     try:
-        info = os.stat(entry.path)
+        size, stamp = state_of(entry.path)
     except OSError as error:
         raise MissingInputError(
             f"{error.strerror}, and the texts are read from the input of the run",
             "put the file back where it was",
             place=shown(entry.path),
         ) from None
-    if info.st_size != entry.size:
-        why = f"{shown(entry.path)}: changed since the run ({info.st_size:,} bytes, then {entry.size:,})"
+    if size != entry.size:
+        why = f"{shown(entry.path)}: changed since the run ({size:,} bytes, then {entry.size:,})"
         return {row: Text("", why) for row in rows}
-    source = Source(entry.path, entry.rel, entry.format, entry.compression, info.st_size, info.st_mtime_ns)
+    source = Source(entry.path, entry.rel, entry.format, entry.compression, size, stamp)
     try:
         recipe = Recipe.from_dict(report.recipe)
         listed = recipe.pretokenized is not None

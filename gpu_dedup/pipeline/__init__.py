@@ -45,8 +45,10 @@ from gpu_dedup.pipeline.resume import Resume, Saver, load_decision, save_decisio
 from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.pipeline.terms import checked, count_terms, given_table
+from gpu_dedup.pipeline.upload import RemoteFolder
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import STANDARD, Source, StandardInput, discover, guess_text_field
+from gpu_dedup.read.remote import is_remote
 from gpu_dedup.recipe import PPM, STREAMED, Recipe
 from gpu_dedup.report import (
     BAD_ROWS_LISTED,
@@ -133,9 +135,9 @@ def dedup(
     """Remove duplicates from files; write the surviving rows, a log of the removed ones and a report below `output`.
 
     inputs   files, folders and globs, in the order that counts for keep=first; a lone one need not be in a list
-             `-` is standard input, JSON lines unless recipe.format says otherwise
-    output   a new or empty folder; None only with run.dry_run; `-` sends the rows to standard output, once all is
-             decided, and log and report to run.report if it names a folder
+             (also URLs, by fsspec); `-` is standard input, JSON lines unless recipe.format says otherwise
+    output   a new or empty folder (also a URL); None only with run.dry_run; `-` sends the rows to standard output, once
+             all is decided, and log and report to run.report if it names a folder
     processes  first pass on a CPU in so many processes, each with its share of the files. For what spreads a run over
              machines and for tests: on one machine threads do the same for less. Several GPUs are run.gpus
     Raises UserError for what the user can mend: nothing is written then, and what was begun is taken away.
@@ -158,6 +160,13 @@ def dedup(
     place = _check_output(target, recipe, run)  # folder that gets anything at all
     recipe, table = given_table(recipe, run)
     with contextlib.ExitStack() as stack:
+        away = None
+        if place is not None and is_remote(place):  # made here, and sent when it is complete
+            away = RemoteFolder(place, run.overwrite)
+            away.check()
+            staging = _private_folder(run.work_dir)
+            stack.callback(shutil.rmtree, staging, True)
+            place = os.path.join(staging, "out")
         folder = None if place is None else OutputFolder(place, [], run.overwrite)
         spooled = None
         if STANDARD in names:
@@ -216,6 +225,9 @@ def dedup(
             if folder is not None:
                 folder.write_text(page.PAGE, page.render(report))
                 folder.commit(report)
+            if folder is not None and away is not None:
+                with progress.stage("send", None) as advance:
+                    away.send(folder.path, advance)
     return report
 
 

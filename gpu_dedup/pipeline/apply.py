@@ -17,9 +17,9 @@ from gpu_dedup.backend import host_backend
 from gpu_dedup.batch import Bool
 from gpu_dedup.errors import InputError, OutputError, shown
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.rewrite import Hands, Shard, changed, write_shard
+from gpu_dedup.pipeline.rewrite import Hands, Shard, changed, copy_source, write_shard
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import STANDARD, Source, open_source
+from gpu_dedup.read import STANDARD, Source, open_source, state_of
 from gpu_dedup.read.streams import hash_file
 from gpu_dedup.report import InputFile, Report, utf8
 from gpu_dedup.run import Run
@@ -68,7 +68,7 @@ def _apply(shard: Shard, hands: Hands, folder: OutputFolder, entry: InputFile) -
         return
     with folder.open_temp(source.rel) as path:
         if keep.all() and entry.content_hash is not None:
-            _same(copy_file(source.path, path, hands.advance), entry)
+            _same(copy_source(source, path, hands.advance), entry)
             return
         if source.format in ("parquet", "arrow") and entry.content_hash is not None:
             _same(hash_file(source), entry)
@@ -98,16 +98,16 @@ def _source(entry: InputFile) -> Source:
             "is gone with the run that read it", "save it to a file and run again on that", place="standard input"
         )
     try:
-        info = os.stat(entry.path)
+        size, stamp = state_of(entry.path)
     except OSError as error:
         raise InputError(
             f"{error.strerror}, and the rows are read from the input of the run",
             "put the file back where it was",
             place=shown(entry.path),
         ) from None
-    if info.st_size != entry.size:
+    if size != entry.size:
         raise _differs(entry)
-    return Source(entry.path, entry.rel, entry.format, entry.compression, info.st_size, info.st_mtime_ns)
+    return Source(entry.path, entry.rel, entry.format, entry.compression, size, stamp)
 
 
 def _bits(report: Report, folder: str) -> dict[str, Bool]:

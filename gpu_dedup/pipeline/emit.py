@@ -28,14 +28,14 @@ from gpu_dedup.pipeline.outcome import (
     keep_mask,
 )
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.rewrite import WITHOUT_FIELDS, Hands, Shard, changed, write_lines, write_shard
+from gpu_dedup.pipeline.rewrite import WITHOUT_FIELDS, Hands, Shard, changed, copy_source, write_lines, write_shard
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.read.items import shown_text
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import EXCERPT, RemovalLog, id_text, utf8
-from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder, copy_file
+from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder
 
 LOG_BATCH = 1 << 16
 
@@ -206,7 +206,7 @@ def _emit_file(
             removed = stack.enter_context(folder.open_temp(f"{REMOVED}/{source.rel}"))
         if source.format == "txt" and not keep.any():  # the document is the file: it is not written
             _no_ids(facts, sketcher, hands, ids)
-            if removed is not None and copy_file(source.path, removed) != facts.content_hash:
+            if removed is not None and copy_source(source, removed) != facts.content_hash:
                 raise changed(source)
             hands.advance(source.size)
             return
@@ -216,7 +216,7 @@ def _emit_file(
             return
         path = stack.enter_context(folder.open_temp(source.rel))
         if keep.all() and facts.content_hash is not None:
-            if copy_file(source.path, path, hands.advance) != facts.content_hash:
+            if copy_source(source, path, hands.advance) != facts.content_hash:
                 raise changed(source)
             if len(ids.inside(facts.first, facts.rows)):
                 _collect_ids(facts, sketcher, hands, ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,10 @@ from gpu_dedup.batch import Bool
 from gpu_dedup.errors import InputError
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.read import Chunk, Reader, Source, open_source
-from gpu_dedup.write import Encoded, JsonlWriter, LineStream, encode
+from gpu_dedup.read.remote import is_remote, native
+from gpu_dedup.read.streams import RawFile
+from gpu_dedup.write import Encoded, JsonlWriter, LineStream, copy_file, encode
+from gpu_dedup.write.files import COPY_BYTES, close, create, write_all
 
 WITHOUT_FIELDS = ("txt", "lines")
 
@@ -46,6 +50,26 @@ def changed(source: Source) -> InputError:
     return InputError(
         f"{source.name}: the file changed while it was being deduplicated; start again when it stays as it is"
     )
+
+
+def copy_source(source: Source, path: str, advance: Callable[[int], object] | None = None) -> str:
+    """Copy the bytes of a file, wherever it is; what comes back is their XXH3-64. Raises InputError, OutputError."""
+    if not is_remote(source.path):
+        return copy_file(source.path, path, advance)
+    file = RawFile(source)
+    target = create(path)
+    try:
+        while block := file.read(COPY_BYTES):
+            write_all(target, block, path)
+            if advance is not None:
+                advance(len(block))
+    except BaseException:
+        os.close(target)
+        raise
+    finally:
+        file.close()
+    close(target, path)
+    return file.content_hash()
 
 
 def write_lines(
@@ -103,11 +127,10 @@ def write_parquet(shard: Shard, hands: Hands, path: str, removed: str | None = N
     """Kept records of a Parquet file, whose bytes were checked by the caller; the others to `removed`."""
     from gpu_dedup.write.parquet import ParquetWriter
 
-    with ParquetWriter(path, shard.source.path) as writer:
-        writer.copy_rows(shard.keep, hands.advance)
-    if removed is not None:
-        with ParquetWriter(removed, shard.source.path) as writer:
-            writer.copy_rows(~shard.keep)
+    for place, keep, advance in ((path, shard.keep, hands.advance), (removed, ~shard.keep, None)):
+        if place is not None:
+            with ParquetWriter(place, shard.source.path, file=native(shard.source.path)) as writer:
+                writer.copy_rows(keep, advance)
 
 
 def write_arrow(shard: Shard, hands: Hands, path: str, removed: str | None = None) -> None:

@@ -11,7 +11,7 @@ Where chunks end never changes a row: neither its number, nor its text, nor why 
 
 from gpu_dedup.read.chunks import Chunk, ChunkRef, Reader
 from gpu_dedup.read.discover import STANDARD, Source, StandardInput, discover
-from gpu_dedup.read.files import open_source, read_rows
+from gpu_dedup.read.files import open_source, read_rows, state_of
 from gpu_dedup.read.guess import guess_text_field
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "guess_text_field",
     "open_source",
     "read_rows",
+    "state_of",
 ]

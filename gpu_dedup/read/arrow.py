@@ -6,7 +6,6 @@ checked before anything looks into it, all of it but whether texts are UTF-8, wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -19,6 +18,7 @@ from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.read.chunks import ChunkRef, Reader
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.parquet import OVERSIZE, ColumnChunk, nbytes_of, path_of, pieces
+from gpu_dedup.read.remote import native
 from gpu_dedup.read.streams import RawFile, hash_file, unreadable
 
 MAGIC = b"ARROW1"
@@ -83,7 +83,7 @@ class ArrowReader(Reader):
         """A reader from the start, of the top-level columns of these numbers, or of all."""
         if self._file is not None:
             self._file.close()
-        self._file = pa.OSFile(os.fsencode(self.source.path))
+        self._file = native(self.source.path)
         self._fields = fields
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         open_it = pa.ipc.open_file if self.is_file else pa.ipc.open_stream
@@ -196,7 +196,7 @@ class ArrowReader(Reader):
 
     def compression(self) -> str | None:
         """Codec of the first record batch's buffers: 'lz4', 'zstd' or None. pyarrow does not say."""
-        with self._errors(), pa.OSFile(os.fsencode(self.source.path)) as file:
+        with self._errors(), native(self.source.path) as file:
             if self.is_file:
                 file.seek(8)
             messages = pa.ipc.MessageReader.open_stream(file)

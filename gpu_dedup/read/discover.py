@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_dedup.errors import InputError, OutputError, shown
+from gpu_dedup.read import remote
+from gpu_dedup.read.remote import is_remote
 
 STANDARD = "-"  # standard input
 OWNED = "_gpu_dedup"  # the folder that a run leaves beside its output; never input
@@ -123,7 +125,8 @@ def discover(
     """The input files, in order.
 
     inputs       files, folders (with all below them that has a known ending; hidden files and folders, files that begin
-                 with `_`, and `_gpu_dedup` folders are passed over), or globs (`**` reaches into folders)
+                 with `_`, and `_gpu_dedup` folders are passed over), or globs (`**` reaches into folders);
+                 URLs of all these, for fsspec (`remote.py`)
     output       folder that the run will write to, or None
     passed_over  gets the paths of files in folders, or matched by a `**`, that are not input (hidden files and those
                  that begin with `_` aside), see `_in_folders`: not in the output either
@@ -144,9 +147,24 @@ def discover(
     paths: list[str] = []
     anchors: list[str] = []
     folders: list[str] = []
+    remotes: list[str] = []  # folders among them
+    remote_anchors: list[str] = []
     for argument in arguments:
         files: list[str] = []
         others: list[str] = []
+        if is_remote(argument):
+            named, below, folder = remote.expand(argument)
+            if folder.rsplit("/", 1)[-1] == OWNED:
+                raise InputError(f"{shown(argument)}: this folder holds a run's own files, not input; leave it out")
+            below, over = _in_folders(below, format)
+            unknown += over
+            files = named + [path for path in below if not path.rsplit("/", 1)[-1].startswith("_")]
+            if not files:
+                raise InputError("no input in this folder", f"known endings are {KNOWN}", place=shown(argument))
+            remotes.append(folder)
+            remote_anchors += [folder] if folder else [path.rpartition("/")[0] for path in files]
+            paths += sorted(files, key=_bytes)
+            continue
         if argument == STANDARD and spool is not None:
             paths.append(spool)
             continue
@@ -165,11 +183,18 @@ def discover(
     if passed_over is not None:
         passed_over += dict.fromkeys(unknown)
     base = os.path.commonpath(anchors) if anchors else ""
-    if output is not None:
+    remote_base = _common(remote_anchors)
+    if output is not None and is_remote(os.fspath(output)):
+        _check_remote_output(os.fspath(output), remotes, paths)
+        output = None
+    elif output is not None:
         _check_output(os.fspath(output), folders)
     seen: dict[tuple[int, int], str] = {}
     sources: list[Source] = []
     for path in paths:
+        if is_remote(path):
+            sources.append(_remote_source(path, remote_base, format, lines))
+            continue
         info = _stat(path)
         if path == spool:
             sources.append(_standard(path, info, format, lines))
@@ -202,6 +227,11 @@ def discover(
         sources.append(Source(os.path.abspath(path), rel, *kind, info.st_size, info.st_mtime_ns))
     rels = [source.rel for source in sources]
     for source in sources:
+        if is_remote(source.path) and rels.count(source.rel) > 1:
+            raise InputError(
+                f"{source.name}: two inputs would be {source.rel} in the output; "
+                "name each input once, or run them apart"
+            )
         if isinstance(source, StandardInput) and rels.count(source.rel) > 1:
             raise InputError(
                 f"{source.rel}: is what standard input is called in the output; rename the file of this name"
@@ -221,6 +251,42 @@ def _standard(path: str, info: os.stat_result, format: str | None, lines: bool) 
     return StandardInput(
         os.path.abspath(path), rel, "lines" if lines and kind == "txt" else kind, packed, info.st_size, info.st_mtime_ns
     )
+
+
+def _common(urls: Sequence[str]) -> str:
+    """The folder that all URLs have in common, up to its last slash; '' for none."""
+    if not urls:
+        return ""
+    parts = [url.split("/") for url in urls]
+    count = 0
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        count += 1
+    return "/".join(parts[0][:count]) + "/"
+
+
+def _remote_source(url: str, base: str, format: str | None, lines: bool) -> Source:
+    plain = url.partition("?")[0] if remote.scheme(url) in ("http", "https") else url
+    kind = kind_of(plain, format)
+    if kind is None:
+        raise InputError(
+            f"{shown(url)}: unknown kind of file; known endings are {KNOWN}; or say what it is with --format"
+        )
+    size, stamp = remote.state(url)
+    rel = plain.removeprefix(base) if base.count("/") > 2 else plain.partition("://")[2]
+    rel = "/".join(part for part in rel.split("/") if part not in ("", ".", ".."))
+    return Source(url, rel, "lines" if lines and kind[0] == "txt" else kind[0], kind[1], size, stamp)
+
+
+def _check_remote_output(output: str, folders: Sequence[str], files: Sequence[str]) -> None:
+    target = remote.canonical(output) + "/"
+    for url in (*folders, *files):
+        inside = url in folders and target.startswith(url + "/")
+        if url and (inside or (url + "/").startswith(target)):
+            raise OutputError(
+                f"{shown(output)}: it and the input {shown(url)} lie in one another; choose another folder"
+            )
 
 
 def _bytes(path: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from gpu_dedup.backend import Backend, host_backend
 from gpu_dedup.batch import ROW_TEXT
 from gpu_dedup.errors import InputError
+from gpu_dedup.read import remote
 from gpu_dedup.read.chunks import Reader
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.jsonl import JsonlReader
@@ -59,6 +61,14 @@ def open_source(
         "txt": DocumentReader,
     }
     return simple[source.format](source, batch_bytes, file_index)
+
+
+def state_of(path: str) -> tuple[int, int]:
+    """Size and time of a file, as a Source has them; for a URL what stands for the time. Raises OSError, InputError."""
+    if remote.is_remote(path):
+        return remote.state(path)
+    info = os.stat(path)
+    return info.st_size, info.st_mtime_ns
 
 
 def read_rows(

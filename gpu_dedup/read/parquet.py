@@ -5,7 +5,6 @@ pyarrow does not look whether strings are UTF-8; here every text is checked, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -23,6 +22,7 @@ from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.read import items
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, columns_here, only_one, quoted, replaced, why_not_utf8
 from gpu_dedup.read.discover import Source
+from gpu_dedup.read.remote import native
 from gpu_dedup.read.streams import RawFile, hash_file, unreadable
 
 # Rows decoded at a time. A column's size in the file says nothing about its decoded size where the pages are dictionary
@@ -392,7 +392,7 @@ class ParquetReader(Reader):
         self._rows = 0
         RawFile(source).close()  # is it still the file that was discovered?
         with self._errors():
-            file = pa.OSFile(os.fsencode(source.path))
+            file = native(source.path)
             self._file = pq.ParquetFile(file, pre_buffer=False, buffer_size=BLOCK)
             self._schema = self._file.schema_arrow
             self._meta = self._file.metadata

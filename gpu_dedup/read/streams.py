@@ -11,6 +11,7 @@ import xxhash
 
 from gpu_dedup.errors import InputError
 from gpu_dedup.read.discover import Source
+from gpu_dedup.read.remote import guarded, is_remote, open_remote, state
 
 RAW_BLOCK = 1 << 17  # compressed bytes read at a time
 OUT_BLOCK = 1 << 17  # decompressed bytes made at a time, whatever the caller asks for: damage shows at the same row
@@ -41,6 +42,12 @@ class RawFile:
         self.source = source
         self.bytes_read = 0
         self._hash = xxhash.xxh3_64()
+        self.fd = -1
+        self._remote: Any = None
+        if is_remote(source.path):
+            self.check()
+            self._remote = open_remote(source.path)
+            return
         try:
             self.fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -53,16 +60,17 @@ class RawFile:
 
     def check(self) -> None:
         """Raises InputError if size or time are not as they were discovered."""
-        info = os.fstat(self.fd)
-        if (info.st_size, info.st_mtime_ns) != (self.source.size, self.source.mtime_ns):
+        if is_remote(self.source.path):
+            now = state(self.source.path)
+        else:
+            info = os.fstat(self.fd)
+            now = info.st_size, info.st_mtime_ns
+        if now != (self.source.size, self.source.mtime_ns):
             raise changed(self.source)
 
     def readinto(self, view: memoryview) -> int:
         """Fill the view as far as one read goes; 0 at the end of the file, which must be where it was discovered."""
-        try:
-            count = os.readv(self.fd, [view])
-        except OSError as error:
-            raise unreadable(self.source, error) from error
+        count = self._some(view)
         if count:
             self._hash.update(view[:count])
             self.bytes_read += count
@@ -72,12 +80,32 @@ class RawFile:
                 raise changed(self.source)
         return count
 
+    def _some(self, view: memoryview) -> int:
+        """Bytes from where the file stands."""
+        if self._remote is not None:
+            block = guarded(self.source.path, lambda: self._remote.read(len(view)))
+            view[: len(block)] = block
+            return len(block)
+        try:
+            return os.readv(self.fd, [view])
+        except OSError as error:
+            raise unreadable(self.source, error) from error
+
     def read(self, size: int = RAW_BLOCK) -> bytes:
         block = memoryview(bytearray(size))
         return bytes(block[: self.readinto(block)])
 
     def read_at(self, view: memoryview, offset: int) -> None:
         """Fill the view from a place in the file, without hashing. Raises InputError where the file ends before."""
+        if self._remote is not None:
+            guarded(self.source.path, lambda: self._remote.seek(offset))
+            while len(view):
+                count = self._some(view)
+                if not count:
+                    raise changed(self.source)
+                self.bytes_read += count
+                view = view[count:]
+            return
         try:
             while len(view):
                 count = os.preadv(self.fd, [view], offset)
@@ -94,6 +122,8 @@ class RawFile:
         return str(self._hash.hexdigest())
 
     def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -104,7 +134,7 @@ class RawFile:
 
     @property
     def closed(self) -> bool:
-        return self.fd < 0
+        return self._remote.closed if self._remote is not None else self.fd < 0
 
 
 class Stream(Protocol):

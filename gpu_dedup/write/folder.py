@@ -86,6 +86,8 @@ class OutputFolder:
     def __init__(self, path: str, rels: Sequence[str], overwrite: bool = False) -> None:
         if not path:
             raise OutputError("'': an output folder without a name; name a new folder")
+        if "://" in path:
+            raise OutputError(f"{shown(path)}: is a URL, and this is written to a folder of this machine; name one")
         self.path = os.path.abspath(path)
         self.rels = list(rels)
         self.overwrite = overwrite

@@ -33,18 +33,21 @@ class ParquetWriter:
 
     path     the (temporary) name; OutputError where it cannot be written
     source   path of the input, or the open file (a path is better: it is opened so that column chunks are streamed)
+    file     the source, open, where `source` is no path of this machine but its name
     threads  let Arrow's own pool decode columns at once; changes no byte
 
     As a context it closes the file at the end; after an error it only lets go of it. Raises InputError for a source
     that is not Parquet.
     """
 
-    def __init__(self, path: str, source: pq.ParquetFile | str, threads: bool = True) -> None:
+    def __init__(
+        self, path: str, source: pq.ParquetFile | str, threads: bool = True, file: pa.NativeFile | None = None
+    ) -> None:
         self.path = path
         self.rows_written = 0
         self._source = shown(source) if isinstance(source, str) else "the Parquet input"
         self._own = isinstance(source, str)
-        self._file: Any = _open(source) if isinstance(source, str) else source
+        self._file: Any = _open(source, file) if isinstance(source, str) else source
         self._threads = threads
         self._sink: Any = None
         self._writer: Any = None
@@ -197,10 +200,10 @@ class ParquetWriter:
         self.abort()
 
 
-def _open(path: str) -> Any:
+def _open(path: str, file: Any) -> Any:
     try:
         # As bytes: Arrow takes no other name that is not UTF-8.
-        return pq.ParquetFile(pa.OSFile(os.fsencode(path)), buffer_size=READ_BUFFER, pre_buffer=False)
+        return pq.ParquetFile(file or pa.OSFile(os.fsencode(path)), buffer_size=READ_BUFFER, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise _input_error(shown(path), error) from error
 
