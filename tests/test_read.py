@@ -904,7 +904,7 @@ def test_files_folders_and_globs(tree: Path) -> None:
     [
         ([], "no input given"),
         ([""], "input without a name"),
-        (["-"], "standard input cannot be read"),
+        (["-"], r"-: standard input is for .*; save it to a file first"),
         (["nowhere.jsonl"], r"nowhere\.jsonl: no such file or folder"),
         (["in/b.jsonl", "nowhere/"], r"nowhere/: no such file"),
         (["in/*.arrow"], r"in/\*\.arrow: no file matches"),
