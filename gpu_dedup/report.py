@@ -451,7 +451,7 @@ class Report:
             raise InputError(f"{shown(path)}: no finished run of gpu-dedup here; give the folder of run -o") from None
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or error
-            raise InputError(f"{shown(path)}: cannot be read as a report: {why}") from None
+            raise InputError(f"{shown(path)}: cannot be read as a report: {why}; give the folder of run -o") from None
         try:
             return cls.from_dict(values)
         except InputError as error:

@@ -47,7 +47,7 @@ from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.pipeline.terms import checked, count_terms, given_table
 from gpu_dedup.pipeline.upload import RemoteFolder
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import STANDARD, Source, StandardInput, discover, guess_text_field
+from gpu_dedup.read import STANDARD, Source, StandardInput, discover, fields_here, first_fields, guess_text_field
 from gpu_dedup.read.remote import is_remote
 from gpu_dedup.recipe import PPM, STREAMED, Recipe
 from gpu_dedup.report import (
@@ -221,6 +221,7 @@ def dedup(
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
         report.warnings += [*([guessed] if guessed else []), *_left_out(passed_over)]
+        report.warnings += _without_ids(recipe, survey, emitted)
         with done.stream.saving() if done.stream is not None else contextlib.nullcontext():
             if folder is not None:
                 folder.write_text(page.PAGE, page.render(report))
@@ -731,9 +732,26 @@ def _check_keeper(recipe: Recipe, survey: Survey) -> None:
     """A field that no row has cannot choose which copy stays; most likely its name is mistyped."""
     if survey.values is not None and survey.values.empty and np.any(survey.status == ROW_TEXT):
         raise RecipeError(
-            f"keep {recipe.keep}: no row has a value in the field {recipe.keep_field!r}; name a field that rows have, "
-            "or keep by another rule"
+            f"keep {recipe.keep}: no row has a value in the field {recipe.keep_field!r}"
+            f"{_here(survey, recipe.keep_field)}; name a field that rows have, or keep by another rule"
         )
+
+
+def _here(survey: Survey, field: str | None) -> str:
+    """The fields that there are, in brackets; nothing where there are none to name."""
+    sources = [facts.source for facts in survey.files if facts.problem is None and facts.source.format != "memory"]
+    names = first_fields(sources)
+    return f" ({fields_here(names, [field or ''])})" if names else ""
+
+
+def _without_ids(recipe: Recipe, survey: Survey, emitted: Emitted) -> list[str]:
+    """A line about a field that was named for ids, and that no row in the log has."""
+    if recipe.id_field == Recipe.id_field or emitted.ids is None or not len(emitted.ids.wanted):
+        return []
+    if emitted.ids.look_up(emitted.ids.wanted)[0].null_count < len(emitted.ids.wanted):
+        return []
+    here = _here(survey, recipe.id_field)
+    return [f"no row of the log has a value in the id field {recipe.id_field!r}{here}; name another with --id-field"]
 
 
 def _left_out(passed_over: Sequence[str]) -> list[str]:

@@ -9,10 +9,10 @@
 Where chunks end never changes a row: neither its number, nor its text, nor why it is bad.
 """
 
-from gpu_dedup.read.chunks import Chunk, ChunkRef, Reader
+from gpu_dedup.read.chunks import Chunk, ChunkRef, Reader, fields_here
 from gpu_dedup.read.discover import STANDARD, Source, StandardInput, discover
 from gpu_dedup.read.files import open_source, read_rows, state_of
-from gpu_dedup.read.guess import guess_text_field
+from gpu_dedup.read.guess import first_fields, guess_text_field
 
 __all__ = [
     "STANDARD",
@@ -22,6 +22,8 @@ __all__ = [
     "Source",
     "StandardInput",
     "discover",
+    "fields_here",
+    "first_fields",
     "guess_text_field",
     "open_source",
     "read_rows",

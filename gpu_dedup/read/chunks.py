@@ -178,10 +178,15 @@ def quoted(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(parts)
 
 
-def columns_here(names: Sequence[str], wanted: Sequence[str]) -> str:
+def columns_here(names: Sequence[str], wanted: Sequence[str], what: str = "columns") -> str:
     """For a message that a column is not there: the columns that are, and one that may be meant."""
     close = near_miss(names, wanted)
-    return f"columns here: {quoted(names)}" + (f"; is it {quoted([close])}?" if close else "")
+    return f"{what} here: {quoted(names)}" + (f"; is it {quoted([close])}?" if close else "")
+
+
+def fields_here(names: Sequence[str], wanted: Sequence[str]) -> str:
+    """The same for fields of a record."""
+    return columns_here(names, wanted, "fields")
 
 
 def near_miss(names: Sequence[str], wanted: Sequence[str]) -> str | None:

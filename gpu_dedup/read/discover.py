@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gpu_dedup.errors import InputError, OutputError, shown
 from gpu_dedup.read import remote
+from gpu_dedup.read.chunks import near_miss
 from gpu_dedup.read.remote import is_remote
 
 STANDARD = "-"  # standard input
@@ -320,7 +321,7 @@ def _expand(argument: str, others: list[str], format: str | None) -> list[str]:
     if os.path.lexists(argument):
         raise InputError(f"{shown(argument)}: a link to something that is not there; mend or leave out the link")
     if not glob.has_magic(argument):
-        raise InputError(f"{shown(argument)}: no such file or folder; check the name")
+        raise InputError(f"{shown(argument)}: no such file or folder; {_meant(argument)}")
     matches = sorted(set(glob.glob(argument, recursive=True)), key=_bytes)
     if OWNED not in argument:
         matches = [match for match in matches if OWNED not in match.split(os.sep)]
@@ -333,6 +334,17 @@ def _expand(argument: str, others: list[str], format: str | None) -> list[str]:
         if not matches:
             raise InputError(f"{shown(argument)}: no file of a known kind matches; known endings are {KNOWN}")
     return matches
+
+
+def _meant(path: str) -> str:
+    """The remedy for a name that is not there: the one beside it that it may stand for, if there is one."""
+    folder, name = os.path.split(path.rstrip("/"))
+    try:
+        names = [entry for entry in os.listdir(folder or ".") if not entry.startswith(".")]
+    except (OSError, ValueError):
+        return "check the name"
+    close = near_miss(names, [name])
+    return f"is it {shown(os.path.join(folder, close))}?" if close else "check the name"
 
 
 def _ordinary(path: str) -> bool:

@@ -9,7 +9,7 @@ Else none; reading for `text` then fails with the names of the fields that are t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
@@ -36,9 +36,15 @@ class Guess(NamedTuple):
     why: str
 
 
-def guess_text_field(sources: Sequence[Source]) -> Guess | None:
-    """The field of the text, by the first records of the first file that has any; None for `text`, or where no single
-    field can be meant. Damaged files are for the reading itself to complain about."""
+def first_fields(sources: Sequence[Source]) -> list[str]:
+    """Names of the fields in the first records there are, for a message."""
+    for records in _first_records(sources):
+        return list(dict.fromkeys(name for record in records for name in record))
+    return []
+
+
+def _first_records(sources: Sequence[Source]) -> Iterator[list[dict[str, int | None]]]:
+    """The first records of each file that has any."""
     for source in sources[:FILES]:
         try:
             with open_source(source, LOOK_BYTES) as reader:
@@ -47,7 +53,14 @@ def guess_text_field(sources: Sequence[Source]) -> Guess | None:
         except InputError:
             continue
         if records:
-            return choose(records)
+            yield records
+
+
+def guess_text_field(sources: Sequence[Source]) -> Guess | None:
+    """The field of the text, by the first records of the first file that has any; None for `text`, or where no single
+    field can be meant. Damaged files are for the reading itself to complain about."""
+    for records in _first_records(sources):
+        return choose(records)
     return None
 
 

@@ -17,7 +17,7 @@ from gpu_dedup.backend import LINE_ODD, Backend
 from gpu_dedup.batch import I64, MISSING, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, Bool, Rows, Tape
 from gpu_dedup.errors import InternalError
 from gpu_dedup.read import items
-from gpu_dedup.read.chunks import PAD, ChunkRef, quoted, replaced
+from gpu_dedup.read.chunks import PAD, ChunkRef, fields_here, quoted, replaced
 from gpu_dedup.read.lines import LinesChunk, RecordReader
 
 # As in the fast road (kernels/jsonl_ref.py): json.loads recurses, and how deep it may differs between interpreters.
@@ -129,7 +129,7 @@ def judge_items(line: bytes, field: str) -> tuple[dict[str, Any] | None, bytes, 
         except ValueError as error:
             return None, b"", f'field "{quoted([field])}": {error}'
     if value is MISSING:
-        here = f"fields here: {quoted(list(record))}" if record else "the object is empty"
+        here = fields_here(list(record), [field]) if record else "the object is empty"
         return None, b"", f'no field "{quoted([field])}" ({here}; name the right one with --pretokenized)'
     return None, b"", f'field "{quoted([field])}" is {_kind(value)}, not a list'
 
@@ -151,7 +151,7 @@ def judge(line: bytes, fields: Sequence[str]) -> tuple[dict[str, Any] | None, by
         if record and any(lookup(record, name) is not MISSING for name in fields):
             here = f"fields here: {quoted(list(record))}"
         elif record:
-            here = f"fields here: {quoted(list(record))}; name the right one with --text-field"
+            here = f"{fields_here(list(record), fields)}; name the right one with --text-field"
         if len(fields) > 1:
             return None, b"", f"no text in any of the fields {quoted(fields)} ({here})"
         if lookup(record, fields[0]) is None:
