@@ -81,7 +81,7 @@ def outputs(root: Path) -> dict[str, bytes]:
     return {
         str(p.relative_to(root)): p.read_bytes()
         for p in root.rglob("*")
-        if p.is_file() and p.name not in ("report.json", "outputs.json")
+        if p.is_file() and p.name not in ("report.json", "report.html", "outputs.json")
     }
 
 
@@ -215,6 +215,7 @@ def test_an_output_folder_behind_a_url(store: str, tmp_path: Path, monkeypatch: 
     assert sorted(name.removeprefix(path) for name in fs.find(path)) == [
         "/_gpu_dedup/outputs.json",
         "/_gpu_dedup/removed.parquet",
+        "/_gpu_dedup/report.html",
         "/_gpu_dedup/report.json",
         "/a.jsonl",
     ]

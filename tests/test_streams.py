@@ -72,6 +72,7 @@ def test_from_standard_input_to_a_folder(name: str, pack: Any, tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "out" / "_gpu_dedup").iterdir()) == [
         "outputs.json",
         "removed.parquet",
+        "report.html",
         "report.json",
     ]
     report = json.loads((tmp_path / "out" / "_gpu_dedup" / "report.json").read_bytes())
