@@ -625,7 +625,15 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
                 raise RecipeError(f"{_flag(field)} means nothing with --weights {weights}; drop it, or weigh by tfidf")
     if "sieve_cut" in recipe and verify == "none":
         raise RecipeError("--sieve-cut means nothing with --verify none: every collision is a match; drop one")
-    if "edit_max_chars" in recipe and verify != "edit":
+    if method == "cascade" and recipe.get("far_distance", Recipe.far_distance) == recipe.get(
+        "distance", Recipe.distance
+    ):
+        for field in ("far_jaccard_ppm", "far_edit_ppm", "far_action", "edit_max_chars"):
+            if field in recipe:
+                raise RecipeError(
+                    f"{_flag(field)} is for level 2, which has no pairs where --far-distance is --distance; drop one"
+                )
+    if "edit_max_chars" in recipe and verify != "edit" and method != "cascade":
         raise RecipeError(f"--edit-max-chars means nothing with --verify {verify}; drop it")
     if recipe.get("keep") == "none" and "witness" in recipe:
         raise RecipeError("--witness chooses among kept rows, and --keep none keeps none of them; drop one")

@@ -202,6 +202,9 @@ def test_options_that_go_together(seen: dict[str, Any], capsys: pytest.CaptureFi
             assert (seen["recipe"], seen["run"]) == (Recipe(**given), Run(**{field: value}))
         else:
             assert seen["recipe"] == Recipe(**given, **{field: value})
+    code, _, _ = run_main(capsys, "run", "a", "-o", "b", "--method", "cascade", "--edit-max-chars", "900")
+    assert code == 0
+    assert seen["recipe"] == Recipe(method="cascade", edit_max_chars=900)
     stops = tmp_path / "stop.txt"
     stops.write_bytes("\ufeffall rights reserved by us\r\n\n   \nécole\nécole\n".encode())
     code, out, _ = run_main(
@@ -261,6 +264,8 @@ TFIDF = [*SIMHASH, "--weights", "tfidf"]
         (["run", "x", "-o", "y", "--method", "exact", "--threshold", "0.8"], "--threshold means nothing"),
         (["run", "x", "-o", "y", "--method", "exact", "--max-removed", "0.5"], "--max-removed means nothing"),
         (["run", "x", "-o", "y", "--distance", "3"], "--distance means nothing with --method minhash"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--far-distance", "3", "--far-edit", "0.9"], "is for level 2"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--threshold", "0.9"], "--threshold means nothing"),
         (["run", "x", "-o", "y", "--method", "cascade", "--far-distance", "2"], "far-distance 2 is under distance 3"),
         (["run", "x", "-o", "y", "--method", "cascade", "--search-distance", "2"], "less would lose pairs of level 1"),
         (["run", "x", "-o", "y", "--method", "cascade", "--keep", "none"], "cascade decides by the rank rule alone"),
