@@ -31,13 +31,6 @@ from gpu_dedup.run import Run
 if TYPE_CHECKING:
     from gpu_dedup.backend.cuda import CudaBackend
 
-# Modules of kernels/ that make a host backend: <stem>_ref for numpy, <stem>_cpu for numba.
-STEMS = (
-    "jsonl", "csv", "utf8", "html", "normalise", "digest", "shingle", "sketch", "fastsketch", "bandkeys", "collide",
-    "jaccard", "edit", "sweep", "components", "audit", "simhash", "weights", "hamming", "levels", "bloom",
-    "trim",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Extracted:
@@ -289,6 +282,19 @@ class Backend(Protocol):
         ...
 
 
+class Kernels(dict[str, Any]):
+    """Modules of kernels/ by their stem, <stem>_ref or <stem>_cpu, each imported when it is first asked for: that costs
+    ten milliseconds a module where Numba looks up its cache, and a run needs some of them only."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__()
+        self._suffix = suffix
+
+    def __missing__(self, stem: str) -> Any:
+        self[stem] = module = importlib.import_module(f"gpu_dedup.kernels.{stem}_{self._suffix}")
+        return module
+
+
 class HostBackend:
     """A backend made of host kernels: `suffix` is ref (NumPy) or cpu (Numba)."""
 
@@ -296,9 +302,7 @@ class HostBackend:
         self.name = name
         self.warmed: set[tuple[bool, ...]] = set()  # what `warm` has compiled
         self.warmed_csv = False
-        self.kernels: dict[str, Any] = {
-            stem: importlib.import_module(f"gpu_dedup.kernels.{stem}_{suffix}") for stem in STEMS
-        }
+        self.kernels = Kernels(suffix)
 
     def extract_jsonl(
         self, data: U8, size: int, fields: Sequence[str], extra: Sequence[str], want: Bool | None
