@@ -721,3 +721,11 @@ def test_click_runner_sees_the_same_commands() -> None:
     result: Result = CliRunner().invoke(cli.cli, ["--help"])
     assert result.exit_code == 0
     assert sorted(cli.cli.commands) == ["apply", "demo", "doctor", "explain", "report", "run", "show", "undo"]
+
+
+def test_the_page_of_options_is_that_of_the_program() -> None:
+    from gpu_dedup import reference
+
+    page = (REPO / "gpu_dedup" / "docs" / "options.md").read_text(encoding="utf-8")
+    command = "python -m gpu_dedup.reference > gpu_dedup/docs/options.md"
+    assert page == reference.render(), f"options have changed; run: {command}"
