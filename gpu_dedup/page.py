@@ -456,7 +456,7 @@ def _audit(report: Report) -> Iterator[str]:
 
 def _curve(line: Sequence[tuple[float, float]], threshold: float, points: Sequence[tuple[float, ...]]) -> str:
     """The S-curve: a line of (similarity, chance), and observed points."""
-    left, right, top, bottom = 56, 470, 12, 212
+    left, right, top, bottom = 64, 458, 12, 212
     least = line[0][0]
 
     def x(share: float) -> float:
@@ -498,7 +498,7 @@ def _curve(line: Sequence[tuple[float, float]], threshold: float, points: Sequen
 
 def _bars(bars: Sequence[tuple[str, str, int]], title: str, colour: str, every: int = 1) -> str:
     """Bars of (label on the axis, words, number); labels of every so many."""
-    left, right, top, bottom = 56, 462, 16, 172
+    left, right, top, bottom = 64, 458, 16, 172
     most = max((size for _, _, size in bars), default=0) or 1
     step = (right - left) / max(1, len(bars))
     out = [f'<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>']

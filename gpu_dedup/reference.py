@@ -35,7 +35,7 @@ def render() -> str:
 
 
 def _commands() -> Iterator[str]:
-    root = click.Context(cli.cli, info_name=cli.PROGRAM)
+    root = click.Context(cli.cli, info_name=cli.PROGRAM, **cli.cli.context_settings)
     for name in _in_order():
         command = cli.cli.commands[name]
         ctx = click.Context(command, info_name=name, parent=root)
