@@ -188,6 +188,15 @@ def test_texts_of_plain_text_files(tmp_path: Path) -> None:
             assert one.text == rows[int(one.file[:4])]["text"]
 
 
+def test_lists_of_tokens_are_shown_as_words(tmp_path: Path) -> None:
+    tokens: list[Any] = [f"t{i}" for i in range(30)]
+    rows = [{"tokens": [*tokens, 7]}, {"tokens": [*tokens, 7, "more"]}]
+    out = run(tmp_path, rows, Recipe(pretokenized="tokens"))
+    group = Report.load(str(out)).largest_groups[0]
+    assert group.text == " ".join([*tokens, "7"])
+    assert group.members[0].text == group.text + " more"
+
+
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -201,6 +210,7 @@ def test_texts_of_plain_text_files(tmp_path: Path) -> None:
         Recipe(bucket_cap=2, cap_lowest=1),
         Recipe(limit=0),
         Recipe(method="simhash"),
+        Recipe(method="cascade"),
         Recipe(method="bloom", capacity=1000),
         Recipe(method="lshbloom", capacity=1000),
         Recipe(sketch="fast"),

@@ -67,6 +67,11 @@ RECIPES = [
     Recipe(verify="edit", threshold_ppm=900_000),
     Recipe(verify="none"),
     Recipe(limit=40, on_no_text="drop"),
+    Recipe(sketch="fast"),
+    Recipe(method="simhash", threshold_ppm=700_000),
+    Recipe(method="cascade"),
+    Recipe(method="bloom", capacity=1000),
+    Recipe(method="lshbloom", capacity=1000),
 ]
 
 

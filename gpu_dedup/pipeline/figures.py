@@ -33,7 +33,8 @@ def likeness(recipe: Recipe, survey: Survey, heads: Heads, decision: Decision) -
     percent = shared[gone] * 100 // union[gone]
     counts = np.bincount(percent, minlength=101)
     sampled, bands, squares = (np.zeros(101, np.int64) for _ in range(3))
-    if recipe.banded and recipe.verify == "exact" and survey.sketches is not None:
+    # (Not of a cascade, which also finds pairs without a band in common.)
+    if recipe.method == "minhash" and recipe.verify == "exact" and survey.sketches is not None:
         chosen = np.arange(0, len(gone), -(-len(gone) // SAMPLE))
         one, other = heads.sketch[gone[chosen]], heads.sketch[partner[gone[chosen]]]
         agree = np.zeros(len(chosen), np.int64)
