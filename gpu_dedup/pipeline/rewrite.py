@@ -16,7 +16,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.read import Chunk, Reader, Source, open_source
 from gpu_dedup.read.remote import is_remote, native
 from gpu_dedup.read.streams import RawFile
-from gpu_dedup.write import Encoded, JsonlWriter, LineStream, copy_file, encode
+from gpu_dedup.write import Encoded, JsonlWriter, LineStream, Segment, copy_file, encode, segments
 from gpu_dedup.write.files import COPY_BYTES, close, create, write_all
 
 WITHOUT_FIELDS = ("txt", "lines")
@@ -89,7 +89,10 @@ def write_lines(
     """
     source, rows = shard.source, len(shard.keep)
 
-    def work(chunk: Chunk) -> tuple[Chunk, Encoded, Encoded, Any]:
+    # Members and frames of a file of this machine that nothing is taken from are copied as they are.
+    copies = isinstance(writer, JsonlWriter) and bool(source.compression) and not is_remote(source.path)
+
+    def work(chunk: Chunk) -> tuple[Chunk, Encoded | list[Segment], Encoded, Any]:
         count = min(chunk.count_rows(), rows - chunk.first_row)
         found = look(chunk, count)  # first: parsing finds its lines faster
         mine = shard.keep[chunk.first_row : chunk.first_row + count]
@@ -98,16 +101,32 @@ def write_lines(
         else:
             starts = chunk.lines()[: count + 1]
         others: Encoded = [] if removed is None else encode(chunk.data, starts, ~mine, removed.compression)
-        return chunk, encode(chunk.data, starts, mine, writer.compression), others, found
+        if not copies:
+            return chunk, encode(chunk.data, starts, mine, writer.compression), others, found
+        head = len(chunk.bom)
+        if not head:
+            parts = segments(chunk.data, starts, mine, writer.compression, chunk.ref.offset, chunk.members)
+            return chunk, parts, others, found
+        # What stands before the first row stays, and belongs to a member as rows do.
+        data = np.concatenate([np.frombuffer(chunk.bom, np.uint8), chunk.data])
+        starts, mine = np.concatenate([[0], starts + head]), np.concatenate([[True], mine])
+        parts = segments(data, starts, mine, writer.compression, chunk.ref.offset - head, chunk.members)
+        return chunk, parts, others, found
 
     with open_source(source, hands.batch_bytes, shard.index, backend=hands.backend) as reader:
         with hands.pool.behind() as later:
             for chunk, packed, others, found in hands.pool.ordered(work, _until(reader, rows)):
-                if chunk.bom:
-                    later(writer.write_bytes, chunk.bom)
-                    if removed is not None and source.format in ("csv", "tsv"):
-                        later(removed.write_bytes, chunk.bom)
-                later(writer.write, packed)
+                if chunk.bom and removed is not None and source.format in ("csv", "tsv"):
+                    later(removed.write_bytes, chunk.bom)
+                if copies:
+                    assert isinstance(writer, JsonlWriter)
+                    for segment in packed:
+                        assert isinstance(segment, Segment)
+                        later(writer.write_segment, segment)
+                else:
+                    if chunk.bom:
+                        later(writer.write_bytes, chunk.bom)
+                    later(writer.write, packed)
                 if removed is not None:
                     later(removed.write, others)
                 seen(found)
@@ -171,7 +190,7 @@ def write_shard(
     elif source.format == "arrow":
         write_arrow(shard, hands, path, removed)
     else:
-        with JsonlWriter(path, source.compression) as writer:
+        with JsonlWriter(path, source.compression, source.path) as writer:
             if removed is None:
                 write_lines(shard, hands, writer, None, look, seen)
             else:

@@ -16,6 +16,17 @@ from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.recipe import Recipe
 
 LISTS_IN = "pretokenized takes JSON lines, Parquet or Arrow; convert the file, or leave it out"
+
+
+class Member(NamedTuple):
+    """A gzip member or zstd frame: its decompressed bytes, and where it lies in the file."""
+
+    begin: int
+    end: int
+    raw_begin: int
+    raw_end: int
+
+
 PAD = 64  # spare bytes behind the lines of a chunk: kernels read 64 at a time
 
 
@@ -44,11 +55,13 @@ class Chunk(ABC):
     nbytes      bytes of the file (compressed, where it is) that were read for it: for progress
     ref         to read it again
     bom         bytes before the first line that belong to the file, not to a row (BOM, header of CSV; chunk 0)
+    members     gzip members or zstd frames that end in it, or at its beginning
     data        uint8[size + 64 or more], lines, CSV: its rows as they are; else empty
     size        bytes of data that are lines
     """
 
     bom: bytes = b""
+    members: Sequence[Member] = ()
     data: U8 = np.zeros(PAD, np.uint8)
     size: int = 0
 

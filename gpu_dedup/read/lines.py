@@ -14,7 +14,7 @@ from gpu_dedup.batch import I64, U8
 from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader
 from gpu_dedup.read.discover import Source
-from gpu_dedup.read.streams import STREAMS, DamagedError, RawFile, Stream
+from gpu_dedup.read.streams import STREAMS, DamagedError, Packed, RawFile, Stream
 
 BOM = b"\xef\xbb\xbf"
 MAX_LINE = 2**31 - 1  # bytes of one line: beyond it a single text would no longer fit Arrow's and the kernels' items
@@ -158,7 +158,10 @@ class RecordReader(Reader):
                 data[cut : cut + PAD] = 0
                 nbytes = self._file.bytes_read - seen
                 seen += nbytes
-                yield self.chunk(nbytes, ChunkRef(rows, count, 0, offset, cut), data, bom)
+                chunk = self.chunk(nbytes, ChunkRef(rows, count, 0, offset, cut), data, bom)
+                if isinstance(stream, Packed):
+                    chunk.members = stream.take_members(offset + cut)
+                yield chunk
                 bom = b""
                 rows += count
                 offset += cut

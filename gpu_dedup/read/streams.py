@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import xxhash
 
 from gpu_dedup.errors import InputError
+from gpu_dedup.read.chunks import Member
 from gpu_dedup.read.discover import Source
 from gpu_dedup.read.remote import guarded, is_remote, open_remote, state
 
@@ -145,12 +146,26 @@ class Stream(Protocol):
         ...
 
 
-class _Blocks:
+class Packed:
     """Serves blocks of decompressed bytes in pieces of any size."""
 
     def __init__(self, file: RawFile) -> None:
         self._file = file
         self._ready = memoryview(b"")
+        self.out = 0  # bytes that were made
+        self._out_before = 0
+        self.members: list[Member] = []  # that have ended and were not taken yet
+
+    def _member_ends(self, start: int, end: int) -> None:
+        if self.out > self._out_before:
+            self.members.append(Member(self._out_before, self.out, start, end))
+        self._out_before = self.out
+
+    def take_members(self, until: int) -> list[Member]:
+        """Those that have ended, by place `until` of the decompressed bytes, since the last call."""
+        count = sum(member.end <= until for member in self.members)
+        taken, self.members = self.members[:count], self.members[count:]
+        return taken
 
     def readinto(self, view: memoryview) -> int:
         while not self._ready:
@@ -168,7 +183,7 @@ class _Blocks:
         raise NotImplementedError
 
 
-class GzipStream(_Blocks):
+class GzipStream(Packed):
     """All members of a gzip file. Zero bytes may stand behind a member (gzip manual, "Tapes"); anything else there is
     damage, as is a member without its end or with a wrong checksum."""
 
@@ -177,6 +192,7 @@ class GzipStream(_Blocks):
         self._raw = b""
         self._members = 0
         self._member: Any = None
+        self._start = 0
 
     def _next(self) -> bytes | None:
         if self._member is None:
@@ -186,6 +202,7 @@ class GzipStream(_Blocks):
                 self._raw = self._file.read()
                 return b"" if self._raw else None
             self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            self._start = self._file.bytes_read - len(self._raw)
         if not self._raw:
             self._raw = self._file.read()
             if not self._raw:
@@ -194,31 +211,136 @@ class GzipStream(_Blocks):
             block: bytes = self._member.decompress(self._raw, OUT_BLOCK)
         except zlib.error as error:
             raise DamagedError(str(error)) from error
+        self.out += len(block)
         if self._member.eof:
             self._raw = self._member.unused_data
             self._member = None
             self._members += 1
+            self._member_ends(self._start, self._file.bytes_read - len(self._raw))
         else:
             self._raw = self._member.unconsumed_tail
         return block
 
 
-class ZstdStream(_Blocks):
-    """All frames of a zstd file, skippable ones passed over. pyarrow's stream raises on a frame without its end (a cut
-    between two frames cannot be seen: what is left is a whole file)."""
+class _Frame:
+    """The raw bytes of one zstd frame, as pyarrow wants of a Python file; it ends where the frame ends (RFC 8878, 3.1).
+
+    Only sizes are looked at here: what is in the blocks, and whether it is sound, is the decompressor's to say.
+    """
+
+    def __init__(self, source: ZstdStream) -> None:
+        self._source = source
+        self._left = 0  # bytes that may be given before the next header
+        self._last = False
+        self._checksum = False
+        self.ended = False
+        head = source.peek(18)
+        if len(head) > 4:
+            flags = head[4]
+            single, dictionary, size = flags >> 5 & 1, flags & 3, flags >> 6
+            self._checksum = bool(flags >> 2 & 1)
+            self._left = 5 + (not single) + (0, 1, 2, 4)[dictionary] + (single, 2, 4, 8)[size]
+
+    def read(self, size: int = -1) -> bytes:
+        out = []
+        size = RAW_BLOCK if size < 0 else size
+        while size and not self.ended:
+            if not self._left:
+                if self._last:
+                    self.ended = True
+                    break
+                head = self._source.peek(3)
+                if len(head) < 3:
+                    out.append(self._source.take(len(head)))  # it is cut: the decompressor will say so
+                    break
+                word = int.from_bytes(head[:3], "little")
+                self._last = bool(word & 1)
+                # A block of one repeated byte has this byte alone; behind the last block there may be a checksum.
+                self._left = 3 + (1 if word >> 1 & 3 == 1 else word >> 3) + 4 * (self._last and self._checksum)
+            block = self._source.take(min(size, self._left))
+            if not block:
+                break
+            out.append(block)
+            size -= len(block)
+            self._left -= len(block)
+            self.ended = self._last and not self._left
+        return b"".join(out)
+
+    closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        return None
+
+
+class ZstdStream(Packed):
+    """All frames of a zstd file, one after the other, skippable ones passed over. pyarrow's stream raises on a frame
+    without its end (a cut between two frames cannot be seen: what is left is a whole file)."""
 
     def __init__(self, file: RawFile) -> None:
-        import pyarrow as pa
-
         super().__init__(file)
-        self._stream: Any = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+        self._raw = b""
+        self._at = 0
+        self._frame: _Frame | None = None
+        self._stream: Any = None
+        self._start = 0
+
+    def peek(self, size: int) -> bytes:
+        """The next raw bytes, fewer at the end of the file, without moving on."""
+        while len(self._raw) - self._at < size:
+            block = self._file.read()
+            if not block:
+                break
+            self._raw, self._at = self._raw[self._at :] + block, 0
+        return self._raw[self._at : self._at + size]
+
+    def take(self, size: int) -> bytes:
+        """At most so many raw bytes, at least one where there are any."""
+        if self._at == len(self._raw):
+            self._raw, self._at = self._file.read(), 0
+        block = self._raw[self._at : self._at + size]
+        self._at += len(block)
+        return block
+
+    @property
+    def _place(self) -> int:
+        """Raw bytes that were taken."""
+        return self._file.bytes_read - (len(self._raw) - self._at)
 
     def _next(self) -> bytes | None:
+        import pyarrow as pa
+
+        if self._stream is None:
+            head = self.peek(8)
+            if not head:
+                return None
+            if len(head) == 8 and head[0] >> 4 == 5 and head[1:4] == b"\x2a\x4d\x18":  # skippable
+                left = 8 + int.from_bytes(head[4:], "little")
+                while left:
+                    some = self.take(left)
+                    if not some:
+                        raise DamagedError("it ends in the middle")
+                    left -= len(some)
+                return b""
+            self._start = self._place
+            if not head.startswith(b"\x28\xb5\x2f\xfd"):
+                raise DamagedError("ZSTD decompress failed: Unknown frame descriptor")
+            self._frame = _Frame(self)
+            self._stream = pa.CompressedInputStream(pa.PythonFile(self._frame, mode="r"), "zstd")
         try:
             block: bytes = self._stream.read(OUT_BLOCK)
         except OSError as error:
             raise DamagedError(str(error).splitlines()[0]) from error
-        return block or None
+        self.out += len(block)
+        if not block:
+            assert self._frame is not None
+            if not self._frame.ended:
+                raise DamagedError("it ends in the middle")
+            self._stream = self._frame = None
+            self._member_ends(self._start, self._place)
+        return block
 
 
 # Compression -> (name for messages, stream over the raw file).

@@ -11,7 +11,7 @@ folder   temporary names, then rename; report.json last
 
 from gpu_dedup.write.files import copy_file, spool
 from gpu_dedup.write.folder import FOLDER, LOG, REMOVED, REPORT, OutputFolder
-from gpu_dedup.write.jsonl import Encoded, JsonlWriter, encode
+from gpu_dedup.write.jsonl import Encoded, JsonlWriter, Segment, encode, segments
 from gpu_dedup.write.mask import MASK, MaskWriter, read_mask
 from gpu_dedup.write.stream import LineStream, standard_output
 
@@ -28,9 +28,11 @@ __all__ = [
     "LineStream",
     "MaskWriter",
     "OutputFolder",
+    "Segment",
     "copy_file",
     "encode",
     "read_mask",
+    "segments",
     "spool",
     "standard_output",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import xxhash
@@ -61,6 +61,21 @@ def _unreadable(path: str, error: OSError) -> InputError:
     return InputError(
         f"cannot be read: {error.strerror or error}", "mend or leave out the file and run again", place=shown(path)
     )
+
+
+def read_range(path: str, begin: int, end: int) -> Iterator[bytes]:
+    """Bytes begin to end of a file, in blocks. Raises InputError, also where it ends before."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(begin)
+            while begin < end:
+                block = file.read(min(COPY_BYTES, end - begin))
+                if not block:
+                    raise InputError("the file changed while it was being read", "run again", place=shown(path))
+                begin += len(block)
+                yield block
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def spool(descriptor: int, path: str, other: str) -> int:

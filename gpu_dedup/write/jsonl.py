@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from gpu_dedup.batch import I64, U8, Bool
-from gpu_dedup.errors import InternalError
-from gpu_dedup.write.files import close, create, write_all, write_pieces
+from gpu_dedup.errors import InternalError, disk_error
+from gpu_dedup.write.files import close, create, read_range, write_all, write_pieces
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
@@ -100,16 +102,64 @@ def encode(data: U8, starts: I64, keep: Bool, compression: str) -> Encoded:
     return _PACK[compression](lines)
 
 
+Member = tuple[int, int]  # where a gzip member or zstd frame of the input lies in it
+HELD = 8 << 20  # compressed bytes of an input member that are held until it is known whether it stays as it is
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What stays of a stretch of the input, for the writer.
+
+    encoded  as `encode` makes it
+    whole    nothing of the stretch goes
+    member   the member or frame of the input that ends with it, or None
+    """
+
+    encoded: Encoded
+    whole: bool
+    member: Member | None
+
+
+def segments(
+    data: U8, starts: I64, keep: Bool, compression: str, offset: int, ends: Sequence[tuple[int, int, int, int]]
+) -> list[Segment]:
+    """A chunk of lines, cut where members of the input end. Pure, as `encode` is.
+
+    offset  decompressed bytes before data[starts[0]]
+    ends    (begin, end, first raw byte, raw byte behind) of members that end in the chunk or at its beginning
+    """
+    out = []
+    at, last = int(starts[0]), int(starts[-1])
+    base = offset - at  # place in the file of data[0]
+    inner = [one for one in ends if one[1] <= base + last]  # --limit may end before
+    for begin, end, raw_begin, raw_end in (*inner, (-1, base + last, -1, -1)):
+        stop = end - base
+        member = None if begin < 0 else (raw_begin, raw_end)
+        if stop == at and member is None:
+            continue
+        first = int(np.searchsorted(starts, at, side="right")) - 1
+        behind = int(np.searchsorted(starts, stop, side="left"))
+        inside = np.clip(starts[first : behind + 1], at, stop)
+        mine = keep[first:behind]
+        whole = bool(mine.all())
+        copied = whole and member is not None and begin >= base + int(starts[0])
+        encoded: Encoded = _Loose(b"") if copied or stop == at else encode(data, inside, mine, compression)
+        out.append(Segment(encoded, whole, member))
+        at = stop
+    return out
+
+
 class JsonlWriter:
     """A file of surviving lines. Its bytes depend on the chunks that come in, never on the threads that encoded them.
 
     path         the (temporary) name; OutputError where it cannot be written
     compression  '' | 'gz' | 'zst'
+    source       the input, from which members and frames without removals are copied; None: never
 
     As a context it closes the file at the end; after an error it only lets go of it.
     """
 
-    def __init__(self, path: str, compression: str = "") -> None:
+    def __init__(self, path: str, compression: str = "", source: str | None = None) -> None:
         if compression and compression not in _PACK:
             raise InternalError(f"compression {compression!r} is unknown to the writer")
         self.path = path
@@ -118,6 +168,11 @@ class JsonlWriter:
         self._loose: list[bytes] = []
         self._loose_bytes = 0
         self._descriptor: int | None = create(path)
+        self._source = source
+        self._pending: list[Encoded] = []  # of the input's member that has not ended, while nothing of it goes
+        self._pending_bytes = 0
+        self._touched = False
+        self._mark: int | None = None  # where its bytes begin in the output, if some are written
 
     def write_bytes(self, data: bytes) -> None:
         """Add bytes as they are to what a reader will see after decompression (the BOM of the input)."""
@@ -145,6 +200,52 @@ class JsonlWriter:
             self._flush()
             self._append(encoded)
 
+    def write_segment(self, segment: Segment) -> None:
+        """Add a segment. A member of the input of which nothing goes comes to the output as it is.
+
+        Whether that is so is known at its end. Until then what was made of it is held; where that grows large it is
+        written, and cut off again.
+        """
+        if self._touched or not segment.whole:
+            self._write_pending()
+            self._touched = True
+            self.write(segment.encoded)
+        else:
+            self._pending.append(segment.encoded)
+            self._pending_bytes += len(segment.encoded)
+            if self._pending_bytes > HELD:
+                if self._mark is None:
+                    self._flush()
+                    self._mark = self.bytes_written
+                self._write_pending()
+        if segment.member is not None:
+            if not self._touched:
+                self._copy(segment.member)
+            self._touched, self._mark = False, None
+
+    def _write_pending(self) -> None:
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        for encoded in pending:
+            self.write(encoded)
+
+    def _copy(self, member: Member) -> None:
+        """The raw bytes of a member of the input, in place of what was made of it."""
+        self._pending, self._pending_bytes = [], 0
+        if self._mark is not None:
+            self._loose.clear()
+            self._loose_bytes = 0
+            try:
+                os.ftruncate(self._open(), self._mark)
+                os.lseek(self._open(), self._mark, os.SEEK_SET)
+            except OSError as error:
+                raise disk_error(error, self.path) from error
+            self.bytes_written = self._mark
+        self._flush()
+        if self._source is None:
+            raise InternalError(f"{self.path}: a member without a file that it is in")
+        for block in read_range(self._source, *member):
+            self._append(block)
+
     def _flush(self) -> None:
         if self._loose_bytes:
             data = b"".join(self._loose)
@@ -165,6 +266,7 @@ class JsonlWriter:
         """Write what is still held and close. A file without a line is still a valid file of its kind."""
         if self._descriptor is None:
             return
+        self._write_pending()
         self._flush()
         if self.compression and not self.bytes_written:
             self._append(_PACK[self.compression](b""))
