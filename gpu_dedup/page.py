@@ -588,7 +588,8 @@ def _beside(group: Group, member: Member, report: Report) -> Iterator[str]:
     if member.text == group.text and member.union <= 0:
         yield f'<p class="number">{place}: {like}.</p><div class="card">'
         more = "<span class='soft'> ...</span>" if len(group.text) >= EXCERPT else ""
-        yield f'<div class="text" dir="auto" tabindex="0">{escape(safe(group.text))}{more}</div></div>'
+        label = 'role="group" aria-label="beginning of both rows"'
+        yield f'<div class="text" dir="auto" tabindex="0" {label}>{escape(safe(group.text))}{more}</div></div>'
         return
     parts = tidy(spans(safe(member.text), safe(group.text)))
     left, right = _marked(parts, "del", True), _marked(parts, "ins", False)
@@ -600,7 +601,8 @@ def _beside(group: Group, member: Member, report: Report) -> Iterator[str]:
         more = "<span class='soft'> ...</span>" if len(cut) >= EXCERPT else ""
         words = head if report.recipe.get("action") != "flag" or head == "stays" else "flagged"
         yield f'<div class="card"><div class="soft">{words}</div>'
-        yield f'<div class="text" dir="auto" tabindex="0">{text}{more}</div></div>'
+        label = f'role="group" aria-label="beginning of the row that {head}"'
+        yield f'<div class="text" dir="auto" tabindex="0" {label}>{text}{more}</div></div>'
     yield "</div>"
 
 

@@ -9,7 +9,7 @@ A column goes down the same road as files, so the answer is the one that `dedup`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EMPTY = 0xFFFFFFFF  # every slot of the sketch of a text without shingles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pairs:
     """Matches behind the groups: one for each row that goes (or is flagged), with the row it goes for.
 
@@ -51,7 +51,7 @@ class Pairs:
         return len(self.left)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """What became of n texts. Rows are numbered from 0, as in the column.
 
@@ -68,10 +68,10 @@ class Result:
     clusters: I64
     pairs: Pairs
     recipe: Recipe
-    report: Report
-    _rows: I64  # of the log
-    _log: Any
-    _ids: Any
+    report: Report = field(repr=False)
+    _rows: I64 = field(repr=False)  # of the log
+    _log: Any = field(repr=False)
+    _ids: Any = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.keep)
@@ -152,14 +152,14 @@ def dedup_texts(
 
     recipe, run = recipe or Recipe(), run or Run()
     _check(recipe, run)
-    field = recipe.keep_field
-    if keep_values is not None and field is None:
+    keeper = recipe.keep_field
+    if keep_values is not None and keeper is None:
         raise RecipeError(f"keep_values mean nothing with keep {recipe.keep}; use keep max:FIELD or min:FIELD, or drop")
-    if field is not None and keep_values is None:
-        if field != recipe.id_field or ids is None:
-            raise RecipeError(f"keep {recipe.keep} compares values of {field!r}; give them as keep_values")
+    if keeper is not None and keep_values is None:
+        if keeper != recipe.id_field or ids is None:
+            raise RecipeError(f"keep {recipe.keep} compares values of {keeper!r}; give them as keep_values")
         keep_values = ids
-    others = {} if field is None else {field: keep_values}
+    others = {} if keeper is None else {keeper: keep_values}
     source = column_source(texts, recipe.texts_from[0], others)
     names = None if ids is None else column_of(ids, "ids")
     if names is not None and len(names) != len(source.texts):

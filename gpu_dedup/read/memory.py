@@ -228,8 +228,12 @@ def column_of(values: Any, name: str) -> Column:
         return _numpy(values.to_numpy())
     if hasattr(values, "__array__"):
         return _numpy(np.asarray(values))
-    if not hasattr(values, "__getitem__"):
-        raise InputError(f"{name}: {type(values).__name__} is no column that is known here; give a list of texts")
+    try:
+        values[0:0]
+    except (TypeError, KeyError, AttributeError):
+        raise InputError(
+            f"{name}: {type(values).__name__} is no column that is known here; give a list of texts"
+        ) from None
     return SliceColumn(len(values), lambda start, stop: values[start:stop])
 
 
