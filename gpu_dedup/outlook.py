@@ -1,7 +1,7 @@
 """What a recipe will find and what it will cost, worked out before a run; and the similarity of two texts.
 
-Everything here is arithmetic on the recipe, and the text shows the arithmetic. Only `RATES` are measurements; they say
-on which machine.
+Everything here is arithmetic on the recipe, and the text shows the arithmetic. Only the rates of
+pipeline/estimate.py are measurements; they say on which machine.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_dedup import bands, hamming
-from gpu_dedup.batch import ROW_TEXT, Tape
+from gpu_dedup.batch import Tape
 from gpu_dedup.bloom import rate_text, shape_of
-from gpu_dedup.errors import InputError, RecipeError, RunError
+from gpu_dedup.errors import InputError, RecipeError
+from gpu_dedup.pipeline import estimate
+from gpu_dedup.pipeline.estimate import Corpus as Corpus  # for whoever asks `explain`
 from gpu_dedup.progress import bytes_text, seconds_text
 from gpu_dedup.recipe import PPB, PPM, STREAMED, Recipe, ShingleSpec
 from gpu_dedup.report import describe, share_text
 from gpu_dedup.run import Run
-from gpu_dedup.weights import TABLE_BYTES
 
 # Fields that a comparison of two texts depends on.
 COMPARED = (
@@ -32,75 +33,6 @@ SHINGLES = (
 )  # fmt: skip
 TEXT_LIMIT = 64 << 20  # bytes of a file that --compare reads
 EDIT_LIMIT = 20_000  # code points up to which Levenshtein similarity is worked out here
-SAMPLE_FILES = 16  # files whose beginnings are read to guess the documents of a corpus
-SAMPLE_BYTES = 16 << 20  # of all of them together
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Throughput of one core in its own CPU time, on English text in plain JSONL; see `machine`."""
-
-    machine: str
-    read: float  # bytes of text a second: extract, check, normalise, digest
-    shingle: float  # bytes of text a second, for units and shingle hashes
-    slots: float  # slot updates a second: slots x shingles
-    fast: float  # shingles a second of the fast sketch, in texts of 500 and more, at some 120 slots
-    prints: float  # bytes of text a second, for shingle sets and SimHash
-    again: float  # bytes of candidates' text a second: read again, shingle sets, comparison
-    write: float  # bytes of input a second: second pass, copying what stays
-    fixed: int  # bytes of memory that a run over a few lines takes
-
-
-RATES = {
-    "numba": Rates(
-        "one core of an AMD EPYC with AVX-512 (Zen 5), 86 MB of English, Numba 0.68",
-        700e6,
-        1300e6,
-        60e9,
-        1e9,
-        330e6,
-        190e6,
-        1e9,
-        256_000_000,
-    ),
-    "numpy": Rates(
-        "one core of an AMD EPYC with AVX-512 (Zen 5), 2 MB of English, NumPy 2.4",
-        4.5e6,
-        15e6,
-        0.3e9,
-        0.7e6,
-        5e6,
-        3e6,
-        300e6,
-        110_000_000,
-    ),
-}
-BYTES_PER_SHINGLE = {
-    "item": 6,
-    "token": 7,
-    "word": 7,
-    "code": 4,
-    "char": 1,
-    "byte": 1,
-}  # of English; a Chinese token has 3 bytes
-
-BATCH_COPIES = 6  # bytes in memory for each byte of a batch: itself, texts, their normalised form, shingles, sketches
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """How much text there is: counted, given, or guessed from a sample."""
-
-    documents: int
-    text_bytes: int
-    input_bytes: int
-    guess: str = ""  # how the numbers were found, if by guessing
-
-    @classmethod
-    def of(cls, documents: int, mean_bytes: int) -> Corpus:
-        if documents < 1 or mean_bytes < 1:
-            raise RunError(f"a corpus of {documents} documents of {mean_bytes} bytes has no cost; give numbers above 0")
-        return cls(documents, documents * mean_bytes, documents * mean_bytes)
 
 
 EXAMPLE = Corpus.of(1_000_000, 3000)
@@ -116,39 +48,9 @@ def name_text_field(inputs: Sequence[str], recipe: Recipe) -> tuple[Recipe, str]
 
 def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     """Guess the documents and bytes of text of files from the beginnings of some of them."""
-    from gpu_dedup.backend import host_backend
-    from gpu_dedup.read import discover, open_source
+    from gpu_dedup.read import discover
 
-    sources = discover(list(inputs), None, None, recipe.format, recipe.lines)
-    total = sum(source.size for source in sources)
-    step = max(1, len(sources) // SAMPLE_FILES)
-    rows = text = seen = 0
-    backend = host_backend("numpy")
-    fields = [*recipe.texts_from, recipe.id_field]
-    chosen = sources[::step][:SAMPLE_FILES]
-    for index, source in enumerate(chosen):
-        room = SAMPLE_BYTES // len(chosen)
-        with open_source(source, min(run.batch_bytes, 1 << 20), index, fields, backend=backend) as reader:
-            for chunk in reader:
-                parsed = chunk.rows(backend, recipe)
-                rows += int((parsed.status == ROW_TEXT).sum())
-                text += parsed.tape.nbytes
-                seen += chunk.nbytes
-                room -= parsed.tape.nbytes
-                if room <= 0:
-                    break
-    if not seen or not rows:
-        return Corpus(1, 1, max(1, total), f"no text found at the beginning of {_files(len(sources))}")
-    share = total / seen
-    guess = f"guessed from {rows:,} rows, {bytes_text(seen)} of {bytes_text(total)} in {_files(len(sources))}"
-    if recipe.limit is not None:
-        share = min(share, recipe.limit / rows)
-        guess += f", at most {recipe.limit:,} rows by --limit"
-    return Corpus(max(1, round(rows * share)), max(1, round(text * share)), max(1, round(seen * share)), guess)
-
-
-def _files(count: int) -> str:
-    return f"{count:,} {'file' if count == 1 else 'files'}"
+    return estimate.look_at(discover(list(inputs), None, None, recipe.format, recipe.lines), recipe, run)
 
 
 def explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> str:
@@ -185,6 +87,9 @@ def _explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
         yield from _filter(recipe)
         yield ""
     yield from _cost(recipe, run, corpus)
+    refused = estimate.refusal(recipe, run, corpus) if corpus is not None else ""
+    if refused:
+        yield f"warning: {refused}"
     if recipe.method in STREAMED:
         shape, tables = shape_of(recipe)
         if shape.nbytes * tables > run.memory_bytes:
@@ -365,115 +270,6 @@ def _percent(share: float) -> str:
     return f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2g} %" if percent >= 1e-4 else "~0 %"
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Bytes of memory or disk: what for, how many bytes of it each, and the words for the formula."""
-
-    name: str
-    formula: str
-    bytes: int
-
-
-def _row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
-    """Bytes in memory for every row, by what they are."""
-    if recipe.method in STREAMED:
-        return [("status", 2), ("verdict", 1), ("outcome", 1), ("mask", 1)]
-    parts = [
-        ("digest", 16),
-        ("length", 8),
-        ("status", 1),
-        ("class and rank", 24),
-        ("outcome", 57),
-        ("place of the sketch", 8),
-    ]
-    if recipe.keep in ("longest", "shortest"):
-        parts.append(("characters", 8))
-    if recipe.keep_field is not None:
-        parts.append((f"field {recipe.keep_field}, if a number", 8))
-    return parts
-
-
-def memory_lines(recipe: Recipe, run: Run, corpus: Corpus) -> tuple[list[_Line], int]:
-    """Memory of a run by part, and the bytes of tables that go to the work folder."""
-    each = _row_bytes(recipe)
-    per_row = sum(size for _, size in each)
-    threads = run.thread_count
-    in_flight = BATCH_COPIES * (threads + 2) * run.batch_bytes
-    fields = ", ".join(f"{name} {size}" for name, size in each)
-    lines = [
-        _Line("rows", f"{per_row} x {corpus.documents:,} rows ({fields})", per_row * corpus.documents),
-        _Line("batches", f"{BATCH_COPIES} x ({threads} threads + 2) x {bytes_text(run.batch_bytes)}", in_flight),
-        _Line("fixed", "interpreter, libraries, kernels, table of seen digests", _rates(run).fixed),
-    ]
-    spilled = 0
-    if recipe.method in STREAMED:
-        shape, tables = shape_of(recipe)
-        text = f"{tables} x {shape.blocks:,} blocks x 64, whatever the rows"
-        lines.insert(1, _Line("filter", text, shape.nbytes * tables))
-    if recipe.near:
-        sketch, each_text = 24, "8 of a fingerprint"
-        if recipe.banded:
-            sketch = 4 * recipe.slots + 8 * (recipe.bands or 0) + 16 + 8 * recipe.printed
-            each_text = f"4 x {recipe.slots} slots + 8 x {recipe.bands} band keys"
-            each_text += " + 8 of a fingerprint" if recipe.printed else ""
-        tables = sketch * corpus.documents
-        budget = run.memory_bytes // 2
-        spilled = max(0, tables - budget)
-        text = f"({each_text} + 16) x {corpus.documents:,} different texts"
-        if spilled:
-            text += f", of which half of --memory {bytes_text(run.memory_bytes)} stay in memory"
-        lines.insert(1, _Line("sketches", text, tables - spilled))
-    if recipe.weighted:
-        lines.append(_Line("terms", "document frequencies and weights, 2 x 4 x 2^24 cells", 2 * TABLE_BYTES))
-    if recipe.printed:
-        reach = recipe.search_distance or recipe.distance
-        at_work = min(threads, hamming.plan(corpus.documents, reach).tables)
-        each_table = hamming.BYTES_PER_VALUE
-        lines.append(
-            _Line(
-                "search",
-                f"(8 + {each_table} x {at_work} tables at work) x {corpus.documents:,}",
-                (8 + each_table * at_work) * corpus.documents,
-            )
-        )
-    return lines, spilled
-
-
-def _rates(run: Run) -> Rates:
-    return RATES["numpy" if run.backend == "numpy" else "numba"]
-
-
-def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str, float]]:
-    """Seconds of a run by part: (name, formula, seconds)."""
-    rates = _rates(run)
-    threads = run.thread_count
-    text = corpus.text_bytes
-    lines = [
-        ("read", f"{bytes_text(text)} of text at {bytes_text(rates.read)}/s", text / rates.read),
-        ("write", f"{bytes_text(corpus.input_bytes)} at {bytes_text(rates.write)}/s", corpus.input_bytes / rates.write),
-    ]
-    if recipe.printed:
-        lines[1:1] = [("simhash", f"{bytes_text(text)} at {bytes_text(rates.prints)}/s", text / rates.prints)]
-        chosen = hamming.plan(corpus.documents, recipe.search_distance or recipe.distance)
-        seconds = chosen.compared / hamming.COMPARED_PER_SECOND
-        if recipe.weighted:
-            formula = f"{bytes_text(text)} read twice more at {bytes_text(rates.read)}/s, counted at "
-            seconds_more = 2 * text / rates.read + text / rates.prints
-            lines.insert(2, ("terms", f"{formula}{bytes_text(rates.prints)}/s", seconds_more))
-        lines.append(("search", f"{chosen.tables:,} tables, {chosen.compared:.2g} comparisons or their worth", seconds))
-    if recipe.banded:
-        every = BYTES_PER_SHINGLE[recipe.spec.unit]
-        count = text / every
-        formula, seconds = f"x {recipe.slots} slots at {rates.slots:.2g}/s", count * recipe.slots / rates.slots
-        if recipe.sketch == "fast":
-            formula, seconds = f"at {rates.fast:.2g}/s", count / rates.fast
-        lines[1:1] = [
-            ("shingle", f"{bytes_text(text)} at {bytes_text(rates.shingle)}/s", text / rates.shingle),
-            ("sketch", f"{count:.3g} shingles (one in {every} bytes) {formula}", seconds),
-        ]
-    return [(name, formula, seconds / threads) for name, formula, seconds in lines]
-
-
 def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     given = corpus is not None
     corpus = corpus or EXAMPLE
@@ -483,23 +279,24 @@ def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     if corpus.guess:
         yield f"  ({corpus.guess})"
     yield ""
-    lines, spilled = memory_lines(recipe, run, corpus)
-    for line in lines:
+    memory = estimate.memory_of(recipe, run, corpus)
+    for line in memory.lines:
         yield f"  {line.name:<10}{bytes_text(line.bytes):>9}   {line.formula}"
-    memory = bytes_text(sum(line.bytes for line in lines))
-    what = "ids of rows that go" if recipe.method in STREAMED else "the shingles of candidates, up to half of --memory"
-    yield f"  {'memory':<10}{memory:>9}   and {what}"
-    where = (
-        f"work folder for sketches, then {bytes_text(corpus.input_bytes)} or less"
-        if spilled
-        else "the result, at most the input"
-    )
-    yield f"  {'disk':<10}{bytes_text(spilled + corpus.input_bytes):>9}   {where}"
+    what = "and ids of rows that go" if recipe.method in STREAMED else "at the worst moment, at most"
+    yield f"  {'memory':<10}{bytes_text(memory.bytes):>9}   {what}"
     yield ""
-    times = time_lines(recipe, run, corpus)
+    disk = estimate.disk_lines(recipe, run, corpus, memory.spilled)
+    for line in disk:
+        yield f"  {line.name:<10}{bytes_text(line.bytes):>9}   {line.formula}"
+    where = "all but the output in the work folder" if len(disk) > 1 else "no work folder"
+    if recipe.near and recipe.verify in ("exact", "edit"):
+        where += "; more for shingles of texts that meet, where they do not fit in memory"
+    yield f"  {'disk':<10}{bytes_text(sum(line.bytes for line in disk)):>9}   {where}"
+    yield ""
+    times = estimate.time_lines(recipe, run, corpus)
     for name, formula, seconds in times:
         yield f"  {name:<10}{seconds_text(seconds):>9}   {formula}"
-    rates = _rates(run)
+    rates = estimate.rates_of(run)
     total = sum(seconds for _, _, seconds in times)
     threads = f"{run.thread_count} {'thread' if run.thread_count == 1 else 'threads'}"
     yield f"  {'time':<10}{seconds_text(total):>9}   with {threads}, where the disks keep up"

@@ -223,7 +223,7 @@ def test_threads_backends_and_batches_change_nothing(weights: str, tmp_path: Pat
     recipe = Recipe(method="cascade", distance=2, far_distance=9, search_distance=5, far_action="flag", weights=weights)
     ways: list[dict[str, Any]] = [
         {"backend": "numpy", "threads": 1}, {"backend": "numba", "threads": 3, "batch_bytes": 500},
-        {"backend": "numba", "threads": 1, "memory": 700 * 10**6},
+        {"backend": "numba", "threads": 1, "memory": 800 * 10**6},
     ]  # fmt: skip
     runs = [harness.run([path], tmp_path / f"out{i}", recipe, **way) for i, way in enumerate(ways)]
     assert {1, 2} <= {entry["level"] for entry in runs[0].removed}

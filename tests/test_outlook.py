@@ -10,6 +10,9 @@ import pytest
 
 from gpu_dedup import Recipe, Run, cli, outlook
 from gpu_dedup.errors import InputError, RunError
+from gpu_dedup.pipeline import estimate
+from gpu_dedup.pipeline.footprint import Footprint, row_bytes
+from gpu_dedup.spool import Budget
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -109,20 +112,144 @@ def test_a_filter_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 def test_memory_is_the_sum_of_what_is_shown() -> None:
     from gpu_dedup.pipeline import settle
 
-    corpus = outlook.Corpus.of(1_000_000, 2000)
+    corpus = estimate.Corpus.of(1_000_000, 2000)
     recipe = settle(Recipe(keep="longest"))
-    lines, spilled = outlook.memory_lines(recipe, Run(threads=4, memory=8 * 10**9), corpus)
-    by_name = {line.name: line.bytes for line in lines}
-    assert spilled == 0
-    assert by_name["sketches"] == (4 * 119 + 8 * 17 + 16) * 10**6
-    assert by_name["rows"] == (sum(size for _, size in outlook._row_bytes(recipe))) * 10**6
-    assert ("characters", 8) in outlook._row_bytes(recipe)
-    assert ("characters", 8) not in outlook._row_bytes(Recipe())
-    # Over the budget the sketches go to disk, and only half of the memory is theirs.
-    lines, spilled = outlook.memory_lines(recipe, Run(threads=4, memory=2**29), corpus)
-    by_name = {line.name: line.bytes for line in lines}
-    assert by_name["sketches"] == 2**28
-    assert spilled == (4 * 119 + 8 * 17 + 16) * 10**6 - 2**28
+    run = Run(threads=4, memory=8 * 10**9)
+    memory = estimate.memory_of(recipe, run, corpus)
+    by_name = {line.name: line.bytes for line in memory.lines}
+    assert list(by_name) == ["rows", "sketches", "batches", "verify", "program"]
+    assert memory.spilled == 0
+    assert by_name["sketches"] == (4 * 119 + 8 * 17) * 10**6
+    assert by_name["rows"] == sum(size for _, size in row_bytes(recipe)) * 10**6
+    assert ("characters", 8) in row_bytes(recipe)
+    assert ("characters", 8) not in row_bytes(Recipe())
+    assert memory.bytes == sum(by_name.values())
+    # What the run itself goes by, to the byte.
+    budget = Budget(0)
+    footprint = Footprint(recipe, run, "numba", 10**10, budget)
+    footprint.met(10**6, 2 * 10**9)
+    assert memory.needed == 8 * 10**9 - footprint.room == memory.bytes - by_name["sketches"]
+
+
+def test_tables_that_do_not_fit_go_to_disk_the_largest_first() -> None:
+    from gpu_dedup.pipeline import settle
+
+    recipe = settle(Recipe())
+    corpus = estimate.Corpus.of(10_000_000, 2000)
+    needed = estimate.memory_of(recipe, Run(threads=1, memory=8 * 10**9), corpus).needed
+    signatures, keys = 4 * 119 * 10**7, 8 * 17 * 10**7
+    for room, spilled in ((signatures + keys, 0), (signatures + keys - 1, signatures), (keys, signatures),
+                          (keys - 1, signatures + keys)):  # fmt: skip
+        memory = estimate.memory_of(recipe, Run(threads=1, memory=needed + room), corpus)
+        assert memory.needed == needed
+        assert (memory.spilled, memory.bytes) == (spilled, needed + signatures + keys - spilled)
+        disk = estimate.disk_lines(recipe, Run(threads=1), corpus, memory.spilled)
+        assert [line.name for line in disk] == ["parts", *(["tables"] if spilled else []), "output"]
+        assert disk[0].bytes == (25 + 24 + 4 * 119) * 10**7
+        assert disk[-1].bytes == 2 * 10**10
+    mask = estimate.disk_lines(recipe, Run(write="mask", checkpoint=0), corpus, 0)
+    assert [(line.name, line.bytes) for line in mask] == [("output", 11 * 10**7)]
+
+
+def test_a_run_that_will_be_refused_is_said_so_with_the_same_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "--documents", "20000000", "--memory", "2GB", "--threads", "2")
+    said = re.search(r"^warning: --memory 2 GB is too little.*the least that works is ([\d.]+) GB$", text, re.M)
+    assert said is not None
+    from gpu_dedup.pipeline import settle
+
+    run = Run(threads=2, memory=2 * 10**9)
+    footprint = Footprint(settle(Recipe()), run, "numba", 10**8, Budget(0))
+    with pytest.raises(RunError, match=rf"the least that works is {said[1]} GB"):
+        footprint.met(20_000_000, 10**8)
+    least = str(int(float(said[1]) * 1.01 * 1e9))
+    assert "warning" not in output(capsys, "--documents", "20000000", "--memory", least, "--threads", "2")
+    text = output(capsys, "--documents", str(2**32), "--memory", "9000GB")
+    assert "warning: 4,294,967,296 different texts are more than 4,294,967,295" in text
+    assert "warning" not in output(capsys, "--documents", str(2**32 - 1), "--memory", "9000GB")
+
+
+# ---- before a run ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """40,000 rows of 251 bytes; said to be enough for an estimate."""
+    monkeypatch.setattr(estimate, "BRIEF_FROM", 1 << 20)
+    monkeypatch.setattr(estimate, "BRIEF_BYTES", 1 << 17)
+    path = tmp_path / "rows.jsonl"
+    with open(path, "w") as file:
+        for number in range(20_000):
+            file.write(json.dumps({"id": number, "text": f"{number:08d} " * 26}) + "\n")
+    return path
+
+
+def test_a_run_says_first_what_it_will_take(
+    lines: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["run", str(lines), "-o", str(tmp_path / "a"), "--threads", "1", "--method", "exact"]) == 0
+    first = capfd.readouterr().err.splitlines()[0]
+    found = re.match(r"gpu-dedup: estimate: ([\d,]+) rows, memory ([\d.]+ MB), disk ([\d.]+ MB), [\d.]+ s by 1 ", first)
+    assert found is not None, first
+    assert int(found[1].replace(",", "")) == pytest.approx(20_000, rel=0.02)
+    assert f"of {lines.stat().st_size / 1e6:.3g} MB in 1 file)" in first
+    assert found[3] == f"{lines.stat().st_size / 1e6:.3g} MB"
+    assert cli.main(["explain", "--method", "exact", "--threads", "1", str(lines)]) == 0
+    text = capfd.readouterr().out
+    assert re.search(r"^  memory +([\d.]+ MB)", text, re.M)[1] == found[2]  # type: ignore[index]
+    # Nothing is said when it is to be quiet, and of what is small.
+    assert cli.main(["run", str(lines), "-o", str(tmp_path / "b"), "--method", "exact", "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(estimate, "BRIEF_FROM", 1 << 30)
+    assert cli.main(["run", str(lines), "-o", str(tmp_path / "c"), "--method", "exact"]) == 0
+    assert "estimate" not in capfd.readouterr().err
+
+
+def test_a_disk_that_is_too_small_is_said_before_the_work(
+    lines: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {"bytes": 1_000_000}
+    monkeypatch.setattr(estimate, "free_bytes", lambda path: (free["bytes"], 7))
+    size = lines.stat().st_size
+    base = ["run", str(lines), "--method", "exact", "--threads", "1", "--overwrite", "-o", str(tmp_path / "out")]
+    assert cli.main(base) == 0
+    found = re.search(r"warning: (.*): 1 MB are free on this disk, and up to (.*) will be", capfd.readouterr().err)
+    assert found is not None
+    assert found[1].startswith(str(tmp_path / "out"))
+    assert found[2] == f"{size / 1e6:.3g} MB"
+    free["bytes"] = size + 1_000_000
+    assert cli.main(base) == 0
+    assert "warning" not in capfd.readouterr().err
+    # Parts of so many rows have no room for sure: nothing is begun.
+    free["bytes"] = 300_000
+    parts = [*base[:-1], str(tmp_path / "parts"), "--checkpoint", "1MB"]
+    assert cli.main(parts) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert re.search(r"300 kB are free.*take 4\d\d kB or more.*--checkpoint 0", error)
+    assert not (tmp_path / "parts").exists()
+    free["bytes"] = 450_000  # a guess of a third more would not be sure
+    assert cli.main(parts) == 0
+
+
+def test_disks_apart_are_looked_at_apart(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_dedup.read import discover
+
+    recipe, run = Recipe(method="exact"), Run(checkpoint=1000)
+    size = lines.stat().st_size
+    free = {"/work": (100_000_000, 1), "/out": (size // 2, 2)}
+    monkeypatch.setattr(estimate, "free_bytes", free.get)
+
+    def warnings(there: int = 0) -> list[str]:
+        place = estimate.Place("/work", True, there, "/out")
+        return estimate.brief(discover([str(lines)], None), recipe, run, None, size, place)[1:]
+
+    assert [line.split(":")[1] for line in warnings()] == [" /out"]
+    free["/out"] = (size * 2, 2)
+    assert warnings() == []
+    free["/work"] = (600_000, 1)  # 49 bytes a row are more, 24 are not
+    assert ["--work-dir" in line for line in warnings()] == [True]
+    assert warnings(there=500_000) == [], "what is there needs no room"
+    free["/work"] = None  # type: ignore[assignment]
+    assert warnings() == [], "a disk that nobody can ask"
 
 
 def test_time_falls_with_threads_and_rises_with_slots() -> None:
@@ -131,7 +258,7 @@ def test_time_falls_with_threads_and_rises_with_slots() -> None:
     corpus = outlook.Corpus.of(1000, 10**6)
 
     def seconds(recipe: Recipe, **run: object) -> float:
-        return sum(s for _, _, s in outlook.time_lines(settle(recipe), Run(**run), corpus))  # type: ignore[arg-type]
+        return sum(s for _, _, s in estimate.time_lines(settle(recipe), Run(**run), corpus))  # type: ignore[arg-type]
 
     one = seconds(Recipe(), threads=1)
     assert seconds(Recipe(), threads=4) == pytest.approx(one / 4)

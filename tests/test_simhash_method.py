@@ -236,7 +236,7 @@ def test_explain_shows_the_curve_and_the_cost() -> None:
     assert re.search(r"^  0\.95 +4\.6 +31\.2 %", text, re.M)
     assert "distance 3 among 10,000,000 fingerprints takes 10 tables and some 3.2e+09 comparisons" in text
     assert "Of pairs at the threshold 0.8 it finds 0.9 %" in text
-    assert re.search(r"^  search +1\.52 GB   \(8 \+ 72 x 2 tables at work\) x 10,000,000$", text, re.M)
+    assert re.search(r"^  search +720 MB   72 x 1 more tables at work x 10,000,000$", text, re.M)
     none = outlook.explain(Recipe(method="simhash", verify="none", distance=0), Run(), None)
     assert "the distance alone decides" in none
     assert "texts of equal fingerprints are grouped" in none

@@ -34,6 +34,7 @@ from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.hamming import Near
 from gpu_dedup.keep import classes, order
+from gpu_dedup.pipeline import estimate
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
 from gpu_dedup.pipeline.figures import Groups, likeness
 from gpu_dedup.pipeline.footprint import Footprint, batch_of, verify_of
@@ -210,6 +211,9 @@ def dedup(
                 folder.goes_on = os.path.isdir(_work_folder(run, sources, folder)) and recipe.limit is None
                 stack.enter_context(folder)
         kept = stack.enter_context(_kept_work(recipe, run, sources, folder, progress))
+        host = backend if isinstance(backend, HostBackend) else None
+        for line in estimate.brief(sources, recipe, run, host, guess, _places(run, folder, kept)):
+            progress.note(line)
         job = _job(stack, recipe, run, backend, progress, folder)
         done = _search(job, why, sources, gpus, processes or 1, kept, table)
         recipe, survey, outcome = job.recipe, done.survey, done.found.outcome
@@ -230,6 +234,13 @@ def dedup(
                 with progress.stage("send", None) as advance:
                     away.send(folder.path, advance)
     return report
+
+
+def _places(run: Run, folder: OutputFolder | None, kept: Checkpoint | None) -> estimate.Place:
+    """Where this run writes."""
+    output = None if folder is None else folder.path
+    work = kept.folder if kept is not None else run.work_dir or output or tempfile.gettempdir()
+    return estimate.Place(work, kept is not None, 0 if kept is None else kept.nbytes, output)
 
 
 def _check_output(target: str | None, recipe: Recipe, run: Run) -> str | None:
@@ -399,7 +410,7 @@ def _search(
     sketcher = Sketcher.of(recipe, job.backend, recipe.num_perm if run.keep_work else 0, idf)
     if isinstance(job.backend, HostBackend):
         size = sum(source.size for source in sources)
-        held = stream.filter.nbytes if stream is not None else 0
+        held = stream.filter.nbytes if stream is not None else estimate.held_bytes(recipe)
         job.footprint = Footprint(recipe, run, job.backend.name, size, job.budget, held)
     with progress.stage("read, sketch" if near else "read, digest", sum(s.size for s in sources)) as advance:
         survey, gpus = _survey(job, sketcher, sources, gpus, processes, stream, advance, kept)
@@ -686,7 +697,11 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         job.pool,
         job.run.batch_bytes,
         verify_of(job.run),
-        max(job.run.memory_bytes, SEARCH_MEMORY),
+        (
+            max(job.run.memory_bytes, SEARCH_MEMORY)
+            if job.footprint is None or not job.footprint.strict
+            else job.footprint.search_memory(len(ranked))
+        ),
         threads if job.footprint is None else job.footprint.collide_threads(len(ranked), threads),
         job.ragged,
         job.progress,

@@ -9,9 +9,10 @@ ends with the least memory that works, as soon as that can be told. (What a run 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_dedup.errors import RunError
+from gpu_dedup.hamming import BYTES_PER_VALUE
 from gpu_dedup.progress import bytes_text
 from gpu_dedup.recipe import STREAMED, Recipe
 from gpu_dedup.run import MIN_MEMORY, Run
@@ -25,6 +26,7 @@ VERIFY_SHARE = 8  # ... and no more than such a part of the memory
 LEAST_BATCHES = 512  # batches are no larger than such a part of the memory
 LEAST_TABLES = 32 << 20
 COLLIDE = 64  # bytes that each thread takes for a different text while buckets are found
+SEARCH = BYTES_PER_VALUE  # the same for near fingerprints
 
 SAMPLE_SHARE = 50  # rows are extrapolated once a fiftieth of the input was read
 SAMPLE_BYTES = 256 << 20  # ... or so many bytes of it
@@ -38,7 +40,8 @@ def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
     parts = [("status", 1), ("digest", 16), ("length", 8), ("class", 16)]
     if recipe.near:
         parts += [("place, units and shingles of a sketch", 24)]
-        parts += [("rank and sketch of a head", 24), ("decision", 24), ("buckets or components", COLLIDE)]
+        parts += [("rank and sketch of a head", 24), ("decision", 24)]
+        parts += [("buckets or components", SEARCH if recipe.printed else COLLIDE)]
     else:
         parts += [("order of the digests", 64)]
     parts.append(("outcome", 25 if recipe.near else 9))
@@ -63,19 +66,50 @@ def verify_of(run: Run) -> int:
     return min(run.memory_bytes // VERIFY_SHARE, VERIFY)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Bytes of a run beside rows, filters and tables. batches_text says how those of batches are worked out."""
+
+    program: int
+    batches: int
+    verify: int
+    batches_text: str
+
+    @property
+    def bytes(self) -> int:
+        return self.program + self.batches + self.verify
+
+
+def parts_of(recipe: Recipe, run: Run, backend: str) -> Parts:
+    """What a run takes whatever the rows; batches and verification take more of a larger memory."""
+    count, size = 2 * run.thread_count + 2, batch_of(run)
+    text = f"{BATCH_COPIES} x {count} in flight x {bytes_text(size)}"
+    return Parts(PROGRAM[backend], count * size * BATCH_COPIES, verify_of(run) if recipe.near else 0, text)
+
+
+def least_memory(recipe: Recipe, run: Run, backend: str, held: int, rows: int) -> str:
+    """The least memory for so many rows, in words: a little more, so that rounding takes nothing off."""
+    memory, per_row = MIN_MEMORY, sum(size for _, size in row_bytes(recipe))
+
+    def need() -> int:
+        return parts_of(recipe, replace(run, memory=memory), backend).bytes + held + LEAST_TABLES + rows * per_row
+
+    while (more := need()) > memory:
+        memory = more
+    return bytes_text(memory * 101 // 100)
+
+
 class Footprint:
     """Memory of a run on a CPU, against what it may take.
 
     strict  the memory was asked for: what does not fit ends the run. Otherwise it is a guide for the tables alone
-    filter_bytes  of Bloom filters
+    held    bytes that are there whatever the rows, beside program and batches: filters, document frequencies
     """
 
-    def __init__(
-        self, recipe: Recipe, run: Run, backend: str, input_bytes: int, budget: Budget, filter_bytes: int = 0
-    ) -> None:
+    def __init__(self, recipe: Recipe, run: Run, backend: str, input_bytes: int, budget: Budget, held: int = 0) -> None:
         self.memory, self.strict, self.budget = run.memory_bytes, run.memory is not None, budget
         self.per_row = sum(size for _, size in row_bytes(recipe))
-        self._run, self._program = run, PROGRAM[backend] + filter_bytes
+        self._recipe, self._run, self._backend, self._held = recipe, run, backend, held
         self.fixed = self._fixed(run)
         self.input_bytes = input_bytes
         self.rows = self.bytes = 0
@@ -93,16 +127,11 @@ class Footprint:
         return self.memory - self.fixed - self.rows * self.per_row
 
     def _fixed(self, run: Run) -> int:
-        """Bytes beside rows and tables; batches and verification take more of a larger memory."""
-        flight = (2 * run.thread_count + 2) * batch_of(run) * BATCH_COPIES
-        return self._program + flight + verify_of(run)
+        """Bytes beside rows and tables."""
+        return parts_of(self._recipe, run, self._backend).bytes + self._held
 
     def _least(self, rows: int) -> str:
-        """The least memory for so many rows, in words: a little more, so that rounding takes nothing off."""
-        memory = MIN_MEMORY
-        while (need := self._fixed(replace(self._run, memory=memory)) + LEAST_TABLES + rows * self.per_row) > memory:
-            memory = need
-        return bytes_text(memory * 101 // 100)
+        return least_memory(self._recipe, self._run, self._backend, self._held, rows)
 
     def _limit(self) -> None:
         self.budget.limit(max(self.room, 0))
@@ -131,5 +160,16 @@ class Footprint:
 
     def collide_threads(self, heads: int, threads: int) -> int:
         """Threads that may look for buckets at once; the memory of one of them is in that of the rows."""
-        left = self.room - self.budget.used
-        return max(1, min(threads, 1 + left // (COLLIDE * max(heads, 1))))
+        return max(1, min(threads, 1 + self._left // (self._search * max(heads, 1))))
+
+    def search_memory(self, heads: int) -> int:
+        """Bytes that the search for near fingerprints may take: those of the rows for it, and what is left."""
+        return self._search * heads + max(self._left, 0)
+
+    @property
+    def _search(self) -> int:
+        return SEARCH if self._recipe.printed else COLLIDE
+
+    @property
+    def _left(self) -> int:
+        return self.room - self.budget.used

@@ -99,6 +99,10 @@ class Road:
     ragged: Callable[[Any], RaggedTable]
     progress: Progress
 
+    def some(self, work: Callable[[int], Any], tables: Iterable[int]) -> Iterable[Any]:
+        """work(table) for each, in order, by as many threads as may look for buckets at once."""
+        return self.pool.ordered(work, tables, self.threads)
+
     def verifier(
         self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None, view: Recipe | None = None
     ) -> Verifier:
@@ -144,12 +148,9 @@ def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignature
         column: U64 = tables.keys[band].take(heads.sketch)
         return column
 
-    def some(work: Callable[[int], Any], bands: Iterable[int]) -> Iterable[Any]:
-        return road.pool.ordered(work, bands, road.threads)
-
     signatures = RankedSignatures(tables.signatures, heads.sketch)
     with road.progress.stage("collide", recipe.bands, unit="bands") as advance:
-        candidates = collide(band_keys, signatures, len(heads), recipe, backend, some, advance)
+        candidates = collide(band_keys, signatures, len(heads), recipe, backend, road.some, advance)
     return candidates, signatures
 
 
@@ -289,7 +290,7 @@ def near_prints(road: Road, prints: U64, distance: int) -> Near:
     if distance >= DEAR_DISTANCE:
         road.progress.note(cost_text(chosen))
     with road.progress.stage("near fingerprints", None):
-        return join(prints, distance, road.sketcher.backend, road.pool.ordered, memory=road.search_memory)
+        return join(prints, distance, road.sketcher.backend, road.some, memory=road.search_memory)
 
 
 def common_shingles(
