@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -235,7 +236,7 @@ def test_another_threshold_bands_or_keeper_costs_no_hashing(
 
 
 @pytest.mark.usefixtures("left")
-@pytest.mark.parametrize("change", [{"shingle": "char:7"}, {"seed": 1}, {"normalize": ("lower",)}, {"min_shingles": 5}])
+@pytest.mark.parametrize("change", [{"shingle": "char:7"}, {"seed": 1}, {"normalize": ["lower"]}, {"min_shingles": 5}])
 def test_what_changes_sketches_makes_them_anew(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
@@ -404,7 +405,7 @@ def test_what_was_decided_is_not_decided_again(
 
 # The run, killing itself at the so-manieth call to the disk: before it, so that all that came earlier is there.
 VICTIM = """
-import os, signal, sys
+import json, os, signal, sys
 at = int(sys.argv[1])
 count = 0
 def lethal(name):
@@ -422,15 +423,21 @@ from gpu_dedup.pipeline import dedup
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import RemovalLog
 from gpu_dedup.run import Run
-dedup(sys.argv[3:], sys.argv[2], Recipe(on_bad_row="skip", keep="max:score"),
-      Run(checkpoint=6000, batch_bytes=2000, backend="numpy", threads=1))
+recipe, run = json.loads(sys.argv[3])
+recipe = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.items()}
+dedup(sys.argv[4:], sys.argv[2], Recipe(on_bad_row="skip", **recipe),
+      Run(checkpoint=6000, batch_bytes=2000, backend="numpy", threads=1, **run))
 print(count)
 """
 
 
-def start(at: int, out: Path, inputs: list[Path]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", VICTIM, str(at), str(out), *map(str, inputs)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+def victim(at: int, out: Path, inputs: list[Path], recipe: Any, run: Any) -> list[str]:
+    settings = json.dumps([{"keep": "max:score"} if recipe is None else recipe, run])
+    return [sys.executable, "-c", VICTIM, str(at), str(out), settings, *map(str, inputs)]
+
+
+def start(at: int, out: Path, inputs: list[Path], recipe: Any = None, **run: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(victim(at, out, inputs, recipe, run), capture_output=True, text=True, timeout=120)
 
 
 def test_killed_at_many_points_it_goes_on_to_the_same_result(inputs: list[Path], tmp_path: Path) -> None:
@@ -469,6 +476,116 @@ def test_killed_again_and_again_it_comes_to_an_end(inputs: list[Path], tmp_path:
     assert outcome(out) == outcome(whole)
 
 
+@pytest.fixture
+def every_format(tmp_path: Path) -> list[Path]:
+    """Rows as in `inputs`, in gzip, Parquet, CSV and lines of plain text."""
+    rng = random.Random(8)
+    texts = [words(rng, 30) for _ in range(40)]
+    texts = [text if i % 3 else text.replace(text.split()[9], "changed", 1) for i, text in enumerate(texts * 3)]
+    folder = tmp_path / "mixed"
+    rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
+    paths = [
+        harness.write_rows(folder / "a.jsonl.gz", rows[:40]),
+        harness.write_rows(folder / "b.parquet", rows[40:70]),
+    ]
+    harness.write_lines(folder / "c.csv", [b"id,text\n", *(f"{r['id']},{r['text']}\n".encode() for r in rows[70:100])])
+    harness.write_lines(folder / "d.txt", [f"{text}\n".encode() for text in texts[100:]])
+    return [*paths, folder / "c.csv", folder / "d.txt"]
+
+
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "minhash": ({"keep": "longest"}, {}),
+    "exact": ({"method": "exact", "normalize": ["lower"]}, {}),
+    "simhash": ({"method": "simhash", "verify": "none", "distance": 8}, {}),
+    "tfidf": ({"method": "simhash", "weights": "tfidf", "verify": "none"}, {"save_df_table": "frequencies"}),
+    "cascade": ({"method": "cascade"}, {"keep_removed": True}),
+    "connected": ({"cluster": "connected", "sketch": "fast"}, {"write": "mask"}),
+    "bloom": ({"method": "bloom", "capacity": 1000}, {"bloom": "filter"}),
+    "lshbloom": ({"method": "lshbloom", "capacity": 1000}, {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_method_and_format_goes_on(every_format: list[Path], tmp_path: Path, way: str) -> None:
+    """Killed anywhere. A method that keeps nothing of a row begins anew; while names change it asks for --overwrite."""
+    if not MANY and way not in ("exact", "tfidf", "bloom"):
+        pytest.skip("in the long mode: set GPU_DEDUP_FAULTS")
+    recipe, given = WAYS[way]
+    recipe = {"lines": True, **recipe}
+
+    def settings(name: str) -> dict[str, Any]:
+        return {key: str(tmp_path / f"{name}-{value}") if value in ("filter", "frequencies") else value
+                for key, value in given.items()}  # fmt: skip
+
+    whole, files = tmp_path / "whole", ("filter", "frequencies")
+    done = start(0, whole, every_format, recipe, **settings("whole"))
+    assert done.returncode == 0, done.stderr
+    calls = int(done.stdout)
+    assert outcome(whole)[3]["counts"]["removed"] > 10
+    points = random.Random(way).sample(range(1, calls + 1), min(calls, MANY // 4 or 1))
+    for at in points:
+        out = tmp_path / "out"
+        killed = start(at, out, every_format, recipe, **settings("out"))
+        if killed.returncode != 0:
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        again = start(0, out, every_format, recipe, **settings("out"))
+        if again.returncode != 0:
+            # What a run was killed beside of: outputs with their names, or a file that this run has brought to its end.
+            last = again.stderr.splitlines()[-1]
+            assert re.search(r"errors\.\w+Error: .*(--overwrite|--again)", last), again.stderr
+            taken = any((tmp_path / f"out-{name}").exists() for name in files)
+            assert recipe.get("method") in ("bloom", "lshbloom") or taken, again.stderr
+            for name in files if "--again" in last else ():
+                (tmp_path / f"out-{name}").unlink(missing_ok=True)
+            again = start(0, out, every_format, recipe, overwrite=True, **settings("out"))
+        assert again.returncode == 0, f"killed at call {at} of {calls}: {again.stderr}"
+        assert outcome(out) == outcome(whole), f"killed at call {at} of {calls}"
+        for name in files:
+            one, other = (tmp_path / f"{run}-{name}" for run in ("out", "whole"))
+            assert one.exists() == other.exists()
+            if one.exists():
+                assert one.read_bytes() == other.read_bytes()
+                one.unlink()
+        shutil.rmtree(out)
+
+
+def test_work_files_cut_short_anywhere(inputs: list[Path], tmp_path: Path) -> None:
+    """A start that was killed late leaves files of every kind; each is cut or altered at random places."""
+    whole = tmp_path / "whole"
+    done = start(0, whole, inputs)
+    calls = int(done.stdout)
+    rng = random.Random(5)
+    template = tmp_path / "template"
+    kinds: set[str] = set()
+    for before_the_end in (9, 22):  # among the renames, and while outputs are written
+        killed = start(calls - before_the_end, template, inputs)
+        assert killed.returncode == -signal.SIGKILL
+        files = sorted(path.relative_to(template) for path in template.rglob("*") if path.is_file())
+        files = [path for path in files if path.parts[0] == "_gpu_dedup" and path.name != "lock"]
+        for name in files if MANY else rng.sample(files, 2):
+            for _ in range(max(1, MANY // 20)):
+                out = tmp_path / "out"
+                shutil.copytree(template, out)
+                data = (out / name).read_bytes()
+                at = rng.randrange(len(data)) if data else 0
+                bit = bytes([data[at] ^ 1 << rng.randrange(8)]) if data else b"x"
+                (out / name).write_bytes(data[:at] if rng.random() < 0.5 else data[:at] + bit + data[at + 1 :])
+                again = start(0, out, inputs)
+                if again.returncode != 0:  # never a wrong result: a list of names that nobody can read, for one
+                    last = again.stderr.splitlines()[-1]
+                    assert re.search(r"errors\.(Output|Run)Error: .*(--overwrite|--fresh|another.* folder)", last), (
+                        again.stderr
+                    )
+                    again = start(0, out, inputs, overwrite=True, fresh=True)
+                assert again.returncode == 0, f"{name} at byte {at} of {len(data)}: {again.stderr}"
+                assert outcome(out) == outcome(whole), f"{name} at byte {at} of {len(data)}"
+                kinds.add(re.sub(r"\d.*", "", name.name))
+                shutil.rmtree(out)
+        shutil.rmtree(template)
+    if MANY:
+        assert kinds >= {"part-", "decision.gdp", "written.jsonl", "work.json"}
+
+
 @pytest.mark.skipif(not MANY, reason="long mode: set GPU_DEDUP_FAULTS to a number of kills, such as 300")
 def test_killed_at_any_moment(inputs: list[Path], tmp_path: Path) -> None:
     whole = tmp_path / "whole"
@@ -478,8 +595,9 @@ def test_killed_at_any_moment(inputs: list[Path], tmp_path: Path) -> None:
     rng = random.Random(2)
     for _ in range(MANY):
         out = tmp_path / "out"
-        command = [sys.executable, "-c", VICTIM, "0", str(out), *map(str, inputs)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            victim(0, out, inputs, None, {}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             time.sleep(rng.uniform(0.2, takes))
             process.kill()
         again = start(0, out, inputs)
