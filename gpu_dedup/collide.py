@@ -61,6 +61,7 @@ class Signatures(Protocol):
 
 
 ParallelMap = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
+KeyParts = Callable[[int], Iterable[tuple[I64, U64]]]
 
 
 @dataclass(frozen=True)
@@ -196,35 +197,48 @@ class _Collider:
     """What the bands share. Called from several threads; it holds no state of a band."""
 
     def __init__(
-        self, band_keys: Callable[[int], U64], signatures: Signatures, heads: int, recipe: Recipe, backend: Backend
-    ) -> None:
-        self.band_keys, self.signatures, self.heads = band_keys, signatures, heads
+        self, band_keys: Callable[[int], U64], signatures: Signatures, heads: int, recipe: Recipe, backend: Backend,
+        key_parts: KeyParts | None = None,
+    ) -> None:  # fmt: skip
+        self.band_keys, self.signatures, self.heads, self.key_parts = band_keys, signatures, heads, key_parts
         self.recipe, self.backend = recipe, backend
         self.cut = 0 if recipe.verify == "none" else recipe.sieve_cut or 0
         self.slice_pairs = SLICE_PAIRS if signatures.array is not None else STORED_SLICE_PAIRS
 
     def band(self, band: int) -> _Band:
-        keys = self.band_keys(band)
-        if len(keys) != self.heads:
-            raise InternalError(f"band {band} has {len(keys)} keys for {self.heads} heads")
-        members, starts = self.backend.buckets(keys, np.array([0, self.heads], np.int64))
-        del keys
         out = _Band()
+        met = 0
+        parts = [(None, self.band_keys(band))] if self.key_parts is None else self.key_parts(band)
+        for ranks, keys in parts:
+            met += len(keys)
+            self._part(band, ranks, keys, out)
+        if met != self.heads:
+            raise InternalError(f"band {band} has {met} keys for {self.heads} heads")
+        out.heavy = sorted(out.heavy, key=lambda bucket: (-bucket.size, bucket.members))[:HEAVY]
+        return out
+
+    def _part(self, band: int, ranks: I64 | None, keys: U64, out: _Band) -> None:
+        """Whole buckets of a band; `ranks`, ascending, are those of the heads with these keys, None for all heads."""
+        members, starts = self.backend.buckets(keys, np.array([0, len(keys)], np.int64))
+        del keys
         size = np.diff(starts)
         if not len(size):
-            return out
+            return
+        if ranks is not None:
+            members = ranks[members]
         self._pairs(members, starts, None, out)
         power = np.frexp(size.astype(np.float64))[1] - 1  # floor(log2), exact below 2**53
-        out.sizes = np.bincount(power).astype(np.int64)
-        out.largest = int(size.max())
+        sizes = np.bincount(power, minlength=len(out.sizes)).astype(np.int64)
+        sizes[: len(out.sizes)] += out.sizes
+        out.sizes = sizes
+        out.largest = max(out.largest, int(size.max()))
         large = np.flatnonzero(size > self.recipe.bucket_cap)
-        out.capped = len(large)
+        out.capped += len(large)
         # A bucket's number grows with its lowest head, so a stable sort by size breaks ties towards the lowest.
         for bucket in large[np.argsort(-size[large], kind="stable")][:HEAVY].tolist():
             lowest = members[starts[bucket] : starts[bucket + 1]][:HEAVY_MEMBERS]
             out.heavy.append(HeavyBucket(band, int(size[bucket]), tuple(lowest.tolist())))
         self._split(band, members, starts, large, out)
-        return out
 
     def _pairs(self, members: I64, starts: I64, heads: I64 | None, out: _Band) -> None:
         """Sieve the pairs of some buckets; `heads` maps members to ranks where they are not ranks themselves."""
@@ -297,6 +311,7 @@ def collide(
     backend: Backend,
     parallel_map: ParallelMap,
     progress: Callable[[int], None],
+    key_parts: KeyParts | None = None,
 ) -> Candidates:
     """Pairs of heads that meet in a band and pass the sieve; the rules are at the head of this file.
 
@@ -306,15 +321,18 @@ def collide(
     recipe        with bands and rows, and a sieve cut unless nothing is verified
     parallel_map  (function, items) -> results in the order of the items, on as many threads as there are
     progress      called with 1 after each band
+    key_parts     band -> (ranks int64, ascending; their keys) part by part, in place of band_keys where all heads are
+                  too many at a time. All heads of one key are in one part
 
-    Memory: BYTES_PER_HEAD_AND_THREAD per head for each band in flight, and 8 to 24 bytes per pair that passes.
+    Memory: BYTES_PER_HEAD_AND_THREAD per head (of a part) for each band in flight, and 8 to 24 bytes per pair that
+    passes.
     Raises RecipeError for a recipe without bands or cut, RunError for 2**32 heads or more.
     """
     if recipe.bands is None or recipe.rows is None or (recipe.verify != "none" and recipe.sieve_cut is None):
         raise RecipeError("the recipe is not settled: bands, rows and sieve cut are still to be solved")
     if m >= MAX_HEADS:
         raise RunError(f"{m} distinct documents are more than {MAX_HEADS - 1}; run on shards of the input")
-    collider = _Collider(band_keys, signatures, m, recipe, backend)
+    collider = _Collider(band_keys, signatures, m, recipe, backend, key_parts)
     pairs = _PairSet()
     before = after = capped = 0
     largest: list[int] = []

@@ -24,14 +24,14 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from gpu_dedup.batch import I64
+from gpu_dedup.batch import I64, U64
 from gpu_dedup.errors import InternalError, OutputError, disk_error
 
 MAGIC = b"GDSPOOL\0"
@@ -46,6 +46,7 @@ HUGE = 16 << 20  # a larger table asks for pages of 2 MiB: a fault on each 4 KiB
 WRITE_BUFFER = 1 << 20  # bytes gathered before a write
 READ_GAP = 16 << 10  # rows closer than this are fetched by one read: a read costs about as much as copying the gap
 READ_SPAN = 4 << 20  # and no read is longer
+MAX_PARTS = 256  # files that a partition may have open
 
 _numbers = itertools.count()
 
@@ -204,6 +205,12 @@ class Table:
         self._file.read(start * self._row, out)
         return out
 
+    def blocks(self) -> Iterator[tuple[int, Array]]:
+        """All rows in order, some megabytes at a time, each block with the number of its first row."""
+        step = max(1, READ_SPAN // max(self._row, 1))
+        for start in range(0, self._rows, step):
+            yield start, self.slice(start, min(start + step, self._rows))
+
     def take(self, rows: I64) -> Array:
         """Rows in the order asked for, repeats allowed, as a new array.
 
@@ -257,6 +264,87 @@ class Table:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Numbers:
+    """int64[m], ascending or not, in a table; in no memory at all while entry i is i."""
+
+    def __init__(self, table: Callable[[Any, int | None], Table]) -> None:
+        """table: makes one, for a dtype and a width."""
+        self._make = table
+        self._table: Table | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def plain(self) -> bool:
+        """Whether entry i is i throughout."""
+        return self._table is None
+
+    def append(self, numbers: I64) -> None:
+        """Add the next entries."""
+        if self._table is None and not np.array_equal(numbers, self._counting(len(numbers))):
+            self._table = self._make(np.int64, None)
+            step = READ_SPAN // 8
+            for start in range(0, self._count, step):
+                self._table.append(np.arange(start, min(start + step, self._count), dtype=np.int64))
+        if self._table is not None:
+            self._table.append(numbers)
+        self._count += len(numbers)
+
+    def _counting(self, count: int) -> I64:
+        return np.arange(self._count, self._count + count, dtype=np.int64)
+
+    def finish(self) -> None:
+        """No more entries come; from here on they can be read."""
+        if self._table is not None:
+            self._table.finish()
+
+    def slice(self, start: int, stop: int) -> I64:
+        """Entries start <= i < stop."""
+        return np.arange(start, stop, dtype=np.int64) if self._table is None else self._table.slice(start, stop)
+
+    def take(self, places: I64) -> I64:
+        """Entries in the order asked for; see `Table.take`."""
+        return np.array(places, np.int64) if self._table is None else self._table.take(places)
+
+    @property
+    def array(self) -> I64:
+        """All of them, in memory."""
+        return self.slice(0, self._count)
+
+    def blocks(self) -> Iterator[tuple[int, I64]]:
+        """All entries in order, some megabytes at a time, each block with the number of its first entry."""
+        step = READ_SPAN // 8
+        for start in range(0, self._count, step):
+            yield start, self.slice(start, min(start + step, self._count))
+
+
+def partition(
+    blocks: Iterable[tuple[U64, Array]], parts: int, width: int, table: Callable[[Any, int | None], Table]
+) -> list[Table]:
+    """Records in parts by the first bits of a key, so that records of one key are in one part, in the order they came.
+
+    blocks  (uint64[k] keys, uint64[k, width] records)
+    parts   a power of two, at most MAX_PARTS; some parts are larger where keys are not evenly spread
+    table   makes one, for a dtype and a width; the caller closes those it gets
+    """
+    if parts & (parts - 1) or not 1 <= parts <= MAX_PARTS:
+        raise InternalError(f"{parts} parts; a power of two up to {MAX_PARTS} is needed")
+    out = [table(np.uint64, width) for _ in range(parts)]
+    shift = np.uint64(64 - parts.bit_length() + 1)
+    for keys, records in blocks:
+        part = np.zeros(len(keys), np.uint16) if parts == 1 else (keys >> shift).astype(np.uint16)
+        order = np.argsort(part, kind="stable")
+        ends = np.cumsum(np.bincount(part, minlength=parts))
+        for number, (first, last) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            if first < last:
+                out[number].append(records[order[first:last]])
+    for one in out:
+        one.finish()
+    return out
 
 
 class RaggedTable:

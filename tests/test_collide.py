@@ -355,3 +355,50 @@ def test_what_is_refused(backend: Backend) -> None:
         call(SMALL, 1 << 32)
     with pytest.raises(InternalError, match="band 0 has 3 keys for 4 heads"):
         call(SMALL, 4)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 50])
+def test_keys_in_parts_give_the_same_pairs_and_counts(
+    rng: np.random.Generator, backend: Backend, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """Whole buckets in each part, large ones among them; ranks of a part have gaps."""
+    recipe = Recipe(
+        bands=3, rows=2, sieve_cut=1, bucket_cap=4, cap_lowest=2, cap_splits=2, cap_slots=1, threshold_ppm=500_000
+    )
+    table = rng.integers(0, 5, (400, 6)).astype(np.uint32)
+    table[rng.integers(0, 400, 60)] = table[0]
+    monkeypatch.setattr(module, "HEAVY_MEMBERS", 3)
+    whole = run(table, recipe, backend)
+    keys = backend.band_keys(table, 3, 2)
+
+    def key_parts(band: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        which = keys[:, band] % np.uint64(parts)
+        for part in range(parts):
+            ranks = np.flatnonzero(which == part)
+            yield ranks, np.ascontiguousarray(keys[ranks, band])
+
+    def never(band: int) -> np.ndarray:
+        raise AssertionError("all keys of a band were asked for at once")
+
+    found = collide(never, InMemory(table), 400, recipe, backend, threads(2), lambda n: None, key_parts)
+    assert len(whole) > 500
+    assert whole.stats.capped > 10
+    assert triples(found) == triples(whole)
+    assert found.stats == whole.stats
+
+
+def test_parts_that_lack_a_head_are_noticed(backend: Backend) -> None:
+    recipe = Recipe(bands=1, rows=2, sieve_cut=1)
+    table = np.zeros((4, 2), np.uint32)
+    part = [(np.arange(3, dtype=np.int64), np.zeros(3, np.uint64))]
+    with pytest.raises(InternalError, match="band 0 has 3 keys for 4 heads"):
+        collide(
+            lambda band: np.zeros(4, np.uint64),
+            InMemory(table),
+            4,
+            recipe,
+            backend,
+            map,
+            lambda n: None,
+            lambda band: part,
+        )

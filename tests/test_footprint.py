@@ -35,7 +35,7 @@ def test_tables_get_what_rows_leave() -> None:
     assert one.fixed == fixed
     assert budget.total == one.room == 2 * GB - fixed
     each = sum(size for _, size in row_bytes(Recipe()))
-    assert 100 < each < 250
+    assert each == 1 + 3 + 41 + 24
     one.met(1000, 5_000_000)
     assert budget.total == 2 * GB - fixed - 1000 * each
 
@@ -70,13 +70,24 @@ def test_a_memory_that_nobody_asked_for_refuses_nothing() -> None:
     assert budget.total == 0
 
 
-def test_buckets_are_found_by_as_many_threads_as_there_is_memory_for() -> None:
+def test_buckets_are_found_by_all_threads_in_parts_that_fit() -> None:
     one, budget = made(2 * GB, input_bytes=60 * GB)
-    assert one.collide_threads(1000, 8) == 8
+    assert one.collide(1000, 8) == (8, 1)
     one.met(5_000_000, 50 * GB)
-    assert one.collide_threads(5_000_000, 8) == 1 + (one.room - budget.used) // (64 * 5_000_000)
     assert budget.take(one.room)
-    assert one.collide_threads(5_000_000, 8) == 1
+    free = one.work
+    assert free == 6 * batch_of(Run(memory=2 * GB)) * 8 + 250_000_000  # what neither reading nor verifying needs now
+    for threads in (1, 2, 8, 64):
+        for heads in (10_000, 5_000_000, 40_000_000, 300_000_000, 10**9):
+            at_once, parts = one.collide(heads, threads)
+            assert 1 <= at_once <= threads
+            assert parts & (parts - 1) == 0
+            assert at_once * parts <= 256 or parts == 1, "each part is a file"
+            # twice the average, as parts are not all of one size
+            fits = heads * footprint.COLLIDE * at_once * (1 if parts == 1 else 2) <= free * parts
+            assert fits or (at_once == 1 and parts == 256)
+            if parts > 1:
+                assert heads * footprint.COLLIDE * at_once > free
 
 
 def test_batches_and_verification_are_parts_of_the_memory() -> None:

@@ -117,18 +117,18 @@ def test_memory_is_the_sum_of_what_is_shown() -> None:
     run = Run(threads=4, memory=8 * 10**9)
     memory = estimate.memory_of(recipe, run, corpus)
     by_name = {line.name: line.bytes for line in memory.lines}
-    assert list(by_name) == ["rows", "sketches", "batches", "verify", "program"]
+    assert list(by_name) == ["rows", "tables", "batches", "verify", "program"]
     assert memory.spilled == 0
-    assert by_name["sketches"] == (4 * 119 + 8 * 17) * 10**6
+    assert by_name["tables"] == (4 * 119 + 8 * 17 + 24 + 40) * 10**6
     assert by_name["rows"] == sum(size for _, size in row_bytes(recipe)) * 10**6
-    assert ("characters", 8) in row_bytes(recipe)
-    assert ("characters", 8) not in row_bytes(Recipe())
+    assert ("place in keeper order", 24) in row_bytes(recipe)
+    assert ("place in keeper order", 24) not in row_bytes(Recipe())
     assert memory.bytes == sum(by_name.values())
     # What the run itself goes by, to the byte.
     budget = Budget(0)
     footprint = Footprint(recipe, run, "numba", 10**10, budget)
     footprint.met(10**6, 2 * 10**9)
-    assert memory.needed == 8 * 10**9 - footprint.room == memory.bytes - by_name["sketches"]
+    assert memory.needed == 8 * 10**9 - footprint.room == memory.bytes - by_name["tables"]
 
 
 def test_tables_that_do_not_fit_go_to_disk_the_largest_first() -> None:
@@ -137,7 +137,7 @@ def test_tables_that_do_not_fit_go_to_disk_the_largest_first() -> None:
     recipe = settle(Recipe())
     corpus = estimate.Corpus.of(10_000_000, 2000)
     needed = estimate.memory_of(recipe, Run(threads=1, memory=8 * 10**9), corpus).needed
-    signatures, keys = 4 * 119 * 10**7, 8 * 17 * 10**7
+    signatures, keys = 4 * 119 * 10**7, (8 * 17 + 64) * 10**7
     for room, spilled in ((signatures + keys, 0), (signatures + keys - 1, signatures), (keys, signatures),
                           (keys - 1, signatures + keys)):  # fmt: skip
         memory = estimate.memory_of(recipe, Run(threads=1, memory=needed + room), corpus)
@@ -146,6 +146,7 @@ def test_tables_that_do_not_fit_go_to_disk_the_largest_first() -> None:
         disk = estimate.disk_lines(recipe, Run(threads=1), corpus, memory.spilled)
         assert [line.name for line in disk] == ["parts", *(["tables"] if spilled else []), "output"]
         assert disk[0].bytes == (25 + 24 + 4 * 119) * 10**7
+        assert sum(line.bytes for line in disk[1:-1]) == (spilled + 32 * 10**7 if spilled else 0)
         assert disk[-1].bytes == 2 * 10**10
     mask = estimate.disk_lines(recipe, Run(write="mask", checkpoint=0), corpus, 0)
     assert [(line.name, line.bytes) for line in mask] == [("output", 11 * 10**7)]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpu_dedup import spool
 from gpu_dedup.errors import InternalError, OutputError
-from gpu_dedup.spool import Budget, RaggedTable, Table, check_file, read_blocks
+from gpu_dedup.spool import Budget, Numbers, RaggedTable, Table, check_file, partition, read_blocks
 
 PLENTY = 1 << 40
 
@@ -433,3 +433,68 @@ def test_blocks_of_a_finished_file(tmp_path, monkeypatch):
     os.unlink(path)
     with pytest.raises(OutputError, match="cannot be read"):
         list(read_blocks(path, np.uint32, 3, 7))
+
+
+# -- Numbers and partition ------------------------------------------------------------------------------------------
+
+
+def made_by(tmp_path, budget):
+    return lambda dtype, width: Table(dtype, width, lambda: str(tmp_path), Budget(budget))
+
+
+@pytest.mark.parametrize("budget", [0, PLENTY])
+def test_numbers_take_no_memory_while_they_count(tmp_path, budget):
+    def none(dtype, width):
+        raise AssertionError("a table was made for numbers that count")
+
+    plain = Numbers(none)
+    plain.append(np.arange(3))
+    plain.append(np.arange(3, 3))
+    plain.append(np.arange(3, 5))
+    plain.finish()
+    assert plain.plain
+    numbers = Numbers(made_by(tmp_path, budget))
+    for part in ([0, 1, 2], [], [3, 7], [5]):
+        numbers.append(np.array(part, np.int64))
+    numbers.finish()
+    assert not numbers.plain
+    for one, want in ((plain, [0, 1, 2, 3, 4]), (numbers, [0, 1, 2, 3, 7, 5])):
+        assert len(one) == len(want)
+        assert one.array.tolist() == want
+        assert one.slice(1, 4).tolist() == want[1:4]
+        assert one.take(np.array([4, 0, 4])).tolist() == [want[4], 0, want[4]]
+        assert [(start, block.tolist()) for start, block in one.blocks()] == [(0, want)]
+
+
+def test_numbers_that_count_at_first_are_all_there_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "READ_SPAN", 80)
+    numbers = Numbers(made_by(tmp_path, 100))
+    for start in range(0, 35, 7):
+        numbers.append(np.arange(start, start + 7))
+    numbers.append(np.array([9, 9]))
+    numbers.finish()
+    want = [*range(35), 9, 9]
+    assert numbers.array.tolist() == want
+    assert [block.tolist() for _, block in numbers.blocks()] == [want[i : i + 10] for i in range(0, 37, 10)]
+
+
+@pytest.mark.parametrize("budget", [0, PLENTY])
+@pytest.mark.parametrize("parts", [1, 2, 8, 256])
+def test_a_partition_keeps_keys_together_and_order(tmp_path, rng, budget, parts):
+    keys = rng.integers(0, 2**64, 40, dtype=np.uint64)[rng.integers(0, 40, 3000)]
+    keys[:4] = [0, 2**63 - 1, 2**63, 2**64 - 1]
+    records = np.stack([np.arange(3000, dtype=np.uint64), keys], axis=1)
+    blocks = [(keys[start : start + 700], records[start : start + 700]) for start in range(0, 3000, 700)]
+    out = partition(blocks, parts, 2, made_by(tmp_path, budget))
+    assert len(out) == parts
+    for number, part in enumerate(out):
+        got = part.slice(0, len(part)).tolist()
+        assert got == [[i, key] for i, key in enumerate(keys.tolist()) if key * parts >> 64 == number]
+        part.close()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("parts", [0, 3, 512])
+def test_parts_are_a_power_of_two_and_few(tmp_path, parts):
+    with pytest.raises(InternalError, match="a power of two up to 256"):
+        partition([], parts, 2, made_by(tmp_path, 0))

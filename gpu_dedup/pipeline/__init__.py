@@ -17,6 +17,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,12 +34,12 @@ from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.hamming import Near
-from gpu_dedup.keep import classes, order
 from gpu_dedup.pipeline import estimate
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
+from gpu_dedup.pipeline.exact import SORT, find_classes, texts_of
 from gpu_dedup.pipeline.figures import Groups, likeness
 from gpu_dedup.pipeline.footprint import Footprint, batch_of, verify_of
-from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, sketch_the_rest
+from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, rank_heads
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
@@ -589,18 +590,20 @@ class _Job:
         self._folder = folder
         self.footprint: Footprint | None = None  # of a CPU
         self._work: str | None = None
+        self._lock = threading.Lock()
         self._tables: list[Table | RaggedTable] = []
 
     def work_folder(self) -> str:
         """A folder for tables that outgrow the memory; made at the first need, removed at the end."""
-        if self._work is None:
-            if self.run.work_dir is not None:
-                self._work = _private_folder(self.run.work_dir)
-            elif self._folder is not None:
-                self._work = self._folder.work_folder()
-            else:
-                self._work = _private_folder(None)
-        return self._work
+        with self._lock:  # threads have tables of their own
+            if self._work is None:
+                if self.run.work_dir is not None:
+                    self._work = _private_folder(self.run.work_dir)
+                elif self._folder is not None:
+                    self._work = self._folder.work_folder()
+                else:
+                    self._work = _private_folder(None)
+            return self._work
 
     def table(self, dtype: Any, width: int | None) -> Table:
         table = Table(dtype, width, self.work_folder, self.budget)
@@ -611,6 +614,16 @@ class _Job:
         table = RaggedTable(dtype, self.work_folder, self.budget)
         self._tables.append(table)
         return table
+
+    @property
+    def sorted_rows(self) -> int:
+        """Rows of the input that may be sorted at a time."""
+        return 1 << 62 if self.footprint is None else max(1, self.footprint.work // SORT)
+
+    def collide(self, heads: int) -> tuple[int, int]:
+        """Threads that may look for buckets at once, and in how many parts of the heads."""
+        threads = self.pool.threads
+        return (threads, 1) if self.footprint is None else self.footprint.collide(heads, threads)
 
     @property
     def spilled(self) -> int:
@@ -649,47 +662,30 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
     """Exact classes, heads, collisions, verification: the outcome of every row."""
     recipe = job.recipe
     near = recipe.near
-    has_text = survey.status == ROW_TEXT
-    empty = np.flatnonzero(has_text & (survey.length == 0))
-    rows = np.flatnonzero(has_text & (survey.length > 0)) if near else np.flatnonzero(has_text)
-
     with job.progress.stage("exact copies", None):
-        values = survey.values.select(rows) if survey.values is not None else None
-        chars = None if survey.chars is None else survey.chars[rows]
-        ranking = order(recipe.keep, len(rows), chars, values)
-        head = rows[classes(survey.digest[rows], survey.length[rows], ranking)]
+        some, empty = texts_of(survey)
+        part_in = some if near else survey.status == ROW_TEXT
+        found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table)
+        del some, part_in
     if not near:
-        outcome = assemble(recipe, survey.status, rows, head, rows[:0], None, empty)
+        outcome = assemble(recipe, survey.status, found.copies, found.head, None, None, empty)
         return _Found(outcome, sketcher, None, None, None, empty, 0, [])
 
-    in_order = rows[ranking]
-    heads = in_order[head[ranking] == in_order]
     frequencies = None
     if not sketcher.ready:
-        with job.progress.stage("count terms", int(survey.length[heads].sum())) as advance:
+        heads = np.flatnonzero(found.heads)
+        with job.progress.stage("count terms", survey.bytes_of(heads)) as advance:
             table = count_terms(survey, sketcher, job.pool, job.run.batch_bytes, heads, advance)
             recipe = job.recipe = checked(recipe, table, "the texts of this input")
             if job.run.save_df_table is not None:
                 table.save(job.run.save_df_table, job.run.overwrite)
             sketcher = replace(sketcher, recipe=recipe, idf=table.idf())
             frequencies = _frequencies(table, "")
-    # A class's sketch hangs on whichever of its rows was sketched.
-    carrier = np.full(len(survey.status), -1, np.int64)
-    sketched = rows[survey.sketch[rows] >= 0]
-    carrier[head[np.searchsorted(rows, sketched)]] = survey.sketch[sketched]
-    sketch = sketch_the_rest(survey, sketcher, job.pool, job.run.batch_bytes, heads, carrier[heads])
-    carrier[heads] = sketch
-
-    enough = survey.kept[sketch] > 0
-    unsketched = np.zeros(len(survey.status), bool)
-    unsketched[heads[~enough]] = True
-    without_text = np.union1d(empty, rows[unsketched[head]])
-    units_of_rows = survey.units[carrier[head]]
-    short_texts = int(np.count_nonzero((units_of_rows > 0) & (units_of_rows < recipe.spec.n)))
-    enough &= survey.kept[sketch] >= recipe.min_shingles
-    ranked = Heads(heads[enough], sketch[enough])
-
-    del ranking, in_order, heads, carrier, sketched, sketch, enough, unsketched, units_of_rows  # 8 bytes a row each
+        del heads
+    made = rank_heads(survey, sketcher, job.pool, job.run.batch_bytes, found, job.table)
+    ranked, without_text = made.heads, np.union1d(empty, made.without_text)
+    copies, head = found.copies, found.head
+    del found
     threads = job.pool.threads
     road = Road(
         survey,
@@ -702,7 +698,9 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
             if job.footprint is None or not job.footprint.strict
             else job.footprint.search_memory(len(ranked))
         ),
-        threads if job.footprint is None else job.footprint.collide_threads(len(ranked), threads),
+        threads if job.footprint is None else job.footprint.search_threads(len(ranked), threads),
+        job.collide,
+        job.table,
         job.ragged,
         job.progress,
     )
@@ -721,11 +719,11 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
             save_decision(kept, key, decision, candidates)
     heavy: list[HeavyBucket] = []
     for bucket in bands_of(candidates).stats.heavy:
-        members = ranked.rows[np.asarray(bucket.members, np.int64)]
+        members = ranked.rows.take(np.asarray(bucket.members, np.int64))
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
-    outcome = assemble(recipe, survey.status, rows, head, ranked.rows, decision, without_text)
-    return _Found(outcome, sketcher, decision, candidates, ranked, without_text, short_texts, heavy, frequencies)
+    outcome = assemble(recipe, survey.status, copies, head, ranked.rows, decision, without_text)
+    return _Found(outcome, sketcher, decision, candidates, ranked, without_text, made.short, heavy, frequencies)
 
 
 def _streamed(job: _Job, survey: Survey, sketcher: Sketcher, stream: Stream) -> _Found:

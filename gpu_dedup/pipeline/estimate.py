@@ -178,7 +178,7 @@ class Place:
 class Memory:
     """Memory of a run at its worst moment, by part, and what goes to the work folder because it does not fit.
 
-    spilled  bytes of sketch tables in the work folder
+    spilled  bytes of tables in the work folder
     needed   bytes without tables: a run with less ends
     """
 
@@ -191,12 +191,18 @@ class Memory:
         return sum(line.bytes for line in self.lines)
 
 
-def sketch_bytes(recipe: Recipe) -> tuple[int, int]:
-    """Bytes of a different text in the sketch tables: (the largest of them, all the others)."""
-    if not recipe.near:
+ROW_TABLES = 16 + 8  # of a row: digest, length
+NEAR_TABLES = 8 + 16 + 16  # of a different text beside its sketch: place of it; units, shingles; row and sketch by rank
+
+
+def table_bytes(recipe: Recipe) -> tuple[int, int]:
+    """Bytes of a different text in tables: (the largest of them, all the others)."""
+    if recipe.method in STREAMED:
         return 0, 0
-    prints = 8 if recipe.printed else 0
-    return (4 * recipe.slots, 8 * (recipe.bands or 0) + prints) if recipe.banded else (prints, 0)
+    if not recipe.near:
+        return 16, ROW_TABLES - 16
+    rest = ROW_TABLES + NEAR_TABLES + (8 if recipe.printed else 0) + 8 * (recipe.bands or 0) * recipe.banded
+    return (4 * recipe.slots, rest) if recipe.banded else (16, rest - 16)
 
 
 def memory_of(recipe: Recipe, run: Run, corpus: Corpus) -> Memory:
@@ -218,20 +224,20 @@ def memory_of(recipe: Recipe, run: Run, corpus: Corpus) -> Memory:
         Line("program", parts.program, "interpreter, libraries, kernels, table of seen digests"),
     ]
     needed = sum(line.bytes for line in lines)
-    large, small = (size * n for size in sketch_bytes(recipe))
+    large, small = (size * n for size in table_bytes(recipe))
     room = max(run.memory_bytes - needed, 0)
     # The largest table is the first that finds no room; what it had is then there for the others.
     inside = large + small if large + small <= room else small if small <= room else 0
     spilled = large + small - inside
-    if recipe.near:
-        words = []
+    if recipe.method not in STREAMED:
+        words = [str(ROW_TABLES + (NEAR_TABLES if recipe.near else 0))]
         if recipe.banded:
             words += [f"4 x {recipe.slots} slots", f"8 x {recipe.bands} band keys"]
         words += ["8 of a fingerprint"] if recipe.printed else []
         text = f"({' + '.join(words)}) x {n:,} different texts"
         if spilled:
             text += f", of which what --memory {bytes_text(run.memory_bytes)} leaves stays in memory"
-        lines.insert(1, Line("sketches", inside, text))
+        lines.insert(1, Line("tables", inside, text))
     if recipe.printed:
         reach = recipe.search_distance or recipe.distance
         at_work = min(threads, hamming.plan(n, reach).tables)
@@ -270,7 +276,9 @@ def disk_lines(recipe: Recipe, run: Run, corpus: Corpus, spilled: int, kept: boo
         each = PART_BYTES + 4 * slots + 8 * recipe.printed
         lines.append(Line("parts", each * n, f"{each} x {n:,} texts, for the next start if this one is stopped"))
     if spilled:
-        lines.append(Line("tables", spilled, "sketches that do not fit in memory"))
+        # Rows of a digest and heads of a band key come by parts then, which are tables too.
+        spilled += n * max(32, 16 * run.thread_count * (recipe.bands is not None))
+        lines.append(Line("tables", spilled, "digests, lengths, sketches and their parts that do not fit in memory"))
     if run.dry_run:
         lines.append(Line("output", 0, "none, --dry-run"))
     elif run.write == "mask":

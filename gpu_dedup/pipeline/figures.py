@@ -36,7 +36,7 @@ def likeness(recipe: Recipe, survey: Survey, heads: Heads, decision: Decision) -
     # (Not of a cascade, which also finds pairs without a band in common.)
     if recipe.method == "minhash" and recipe.verify == "exact" and survey.sketches is not None:
         chosen = np.arange(0, len(gone), -(-len(gone) // SAMPLE))
-        one, other = heads.sketch[gone[chosen]], heads.sketch[partner[gone[chosen]]]
+        one, other = heads.sketch.take(gone[chosen]), heads.sketch.take(partner[gone[chosen]])
         agree = np.zeros(len(chosen), np.int64)
         for table in survey.sketches.keys:
             agree += table.take(one) == table.take(other)

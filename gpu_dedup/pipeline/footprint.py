@@ -16,7 +16,7 @@ from gpu_dedup.hamming import BYTES_PER_VALUE
 from gpu_dedup.progress import bytes_text
 from gpu_dedup.recipe import STREAMED, Recipe
 from gpu_dedup.run import MIN_MEMORY, Run
-from gpu_dedup.spool import Budget
+from gpu_dedup.spool import MAX_PARTS, Budget
 
 # Bytes of a process that has imported and compiled all, with the table of seen digests; measured, x86-64, Python 3.11.
 PROGRAM = {"numpy": 200 << 20, "numba": 390 << 20}
@@ -25,8 +25,8 @@ VERIFY = 256 << 20  # more does not make verification faster, only components la
 VERIFY_SHARE = 8  # ... and no more than such a part of the memory
 LEAST_BATCHES = 512  # batches are no larger than such a part of the memory
 LEAST_TABLES = 32 << 20
-COLLIDE = 64  # bytes that each thread takes for a different text while buckets are found
-SEARCH = BYTES_PER_VALUE  # the same for near fingerprints
+COLLIDE = 80  # bytes that a thread takes for a text while buckets are found: its key and rank, and `buckets` itself
+SEARCH = BYTES_PER_VALUE  # ... and while near fingerprints are
 
 SAMPLE_SHARE = 50  # rows are extrapolated once a fiftieth of the input was read
 SAMPLE_BYTES = 256 << 20  # ... or so many bytes of it
@@ -37,22 +37,19 @@ def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
     """Bytes in memory for every row at the worst moment of a run, by what they are; tables aside."""
     if recipe.method in STREAMED:
         return [("status", 1), ("verdict", 1), ("outcome", 1), ("mask", 1)]
-    parts = [("status", 1), ("digest", 16), ("length", 8), ("class", 16)]
-    if recipe.near:
-        parts += [("place, units and shingles of a sketch", 24)]
-        parts += [("rank and sketch of a head", 24), ("decision", 24)]
-        parts += [("buckets or components", SEARCH if recipe.printed else COLLIDE)]
+    parts = [("status", 1), ("marks", 3)]
+    if recipe.printed:
+        parts += [("fingerprint and group", 40), ("search or verification", SEARCH), ("decision", 32)]
     else:
-        parts += [("order of the digests", 64)]
-    parts.append(("outcome", 25 if recipe.near else 9))
+        parts += [("verification", 41), ("decision", 24)] if recipe.near else [("class of a copy", 40)]
     if recipe.cluster == "connected" and recipe.near:
         parts.append(("neighbour", 48))
-    if recipe.printed:
-        parts.append(("distance", 16))
-    if recipe.keep in ("longest", "shortest"):
-        parts.append(("characters", 8))
+    if recipe.keep not in ("first", "none"):
+        parts.append(("place in keeper order", 24))
     if recipe.keep_field is not None:
         parts.append((f"field {recipe.keep_field}, if a number", 9))
+    if recipe.on_bad_file == "skip":
+        parts.append(("digest and length until its file is read", 32))
     return parts
 
 
@@ -158,18 +155,34 @@ class Footprint:
             f"least that works is {about}{self._least(rows)}; raise --memory, or run on shards of the input"
         )
 
-    def collide_threads(self, heads: int, threads: int) -> int:
-        """Threads that may look for buckets at once; the memory of one of them is in that of the rows."""
-        return max(1, min(threads, 1 + self._left // (self._search * max(heads, 1))))
+    def search_threads(self, heads: int, threads: int) -> int:
+        """Threads that may search near fingerprints at once; the memory of one of them is in that of the rows."""
+        return max(1, min(threads, 1 + self._left // (SEARCH * max(heads, 1))))
 
     def search_memory(self, heads: int) -> int:
         """Bytes that the search for near fingerprints may take: those of the rows for it, and what is left."""
-        return self._search * heads + max(self._left, 0)
-
-    @property
-    def _search(self) -> int:
-        return SEARCH if self._recipe.printed else COLLIDE
+        return SEARCH * heads + max(self._left, 0)
 
     @property
     def _left(self) -> int:
         return self.room - self.budget.used
+
+    @property
+    def work(self) -> int:
+        """Bytes that a stage may take that neither reads nor verifies: what these would, and what tables have left."""
+        parts = parts_of(self._recipe, self._run, self._backend)
+        return parts.batches + parts.verify + max(self._left, 0)
+
+    def collide(self, heads: int, threads: int) -> tuple[int, int]:
+        """Threads that may look for buckets at once, and in how many parts of the heads, a power of two.
+
+        As many threads as there are, in parts where that takes it, as long as the parts of all of them are few files.
+        """
+        while True:
+            parts = 1
+            # part by part some are larger, and keys are of one kind only in theory
+            while parts < MAX_PARTS and heads * COLLIDE * threads > (parts if parts == 1 else parts // 2) * self.work:
+                parts *= 2
+            if threads == 1 or parts * threads <= MAX_PARTS:
+                return threads, parts
+            threads = max(1, MAX_PARTS // parts)

@@ -4,7 +4,7 @@ clusters."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,69 +16,133 @@ from gpu_dedup.cluster import NO_PAIRS, Crowd, Decision, Forest, decide, decide_
 from gpu_dedup.collide import Candidates, CollideStats, collide
 from gpu_dedup.errors import RunError
 from gpu_dedup.hamming import DEAR_DISTANCE, Near, cost_text, join, plan
+from gpu_dedup.pipeline.exact import Classes
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.reread import TextItems, normal_texts, reread, sketch_rows
-from gpu_dedup.pipeline.survey import Sketcher, Survey
+from gpu_dedup.pipeline.survey import BLOCK, Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.read.items import shown_text
 from gpu_dedup.recipe import PPM, Recipe
 from gpu_dedup.report import Level
-from gpu_dedup.spool import RaggedTable, Table
+from gpu_dedup.spool import Numbers, RaggedTable, Table, partition
 from gpu_dedup.verify import Verifier
 
 MOST_FAR = 1 << 28  # pairs of fingerprints that level 2 of a cascade looks at, beside those of bands
 AGREEMENT_BLOCK = 1 << 16
 
 
-@dataclass(frozen=True)
 class Heads:
     """Heads that go into LSH, in keeper order: index = rank.
 
-    rows    int64[m] global rows
-    sketch  int64[m] their rows in the sketch tables
+    rows    global rows
+    sketch  their rows in the sketch tables
     """
 
-    rows: I64
-    sketch: I64
+    def __init__(self, table: Callable[[Any, int | None], Table]) -> None:
+        self.rows, self.sketch = Numbers(table), Numbers(table)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def append(self, rows: I64, sketch: I64) -> None:
+        self.rows.append(rows)
+        self.sketch.append(sketch)
+
+    def finish(self) -> None:
+        self.rows.finish()
+        self.sketch.finish()
 
 
 class RankedSignatures:
     """The signature table seen through the ranks of heads."""
 
-    def __init__(self, table: Table, sketch: I64) -> None:
+    def __init__(self, table: Table, sketch: Numbers) -> None:
         self._table = table
         self._sketch = sketch
-        straight = len(table) == len(sketch) and bool(np.array_equal(sketch, np.arange(len(sketch))))
+        straight = len(table) == len(sketch) and sketch.plain
         self.array: U32 | None = table.array if straight else None
 
     def take(self, ranks: I64) -> U32:
-        out: U32 = self._table.take(self._sketch[ranks])
+        out: U32 = self._table.take(self._sketch.take(ranks))
         return out
 
 
-def sketch_the_rest(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int, heads: I64, carrier: I64) -> I64:
-    """Row in the sketch tables for every class; classes that nobody sketched are read once more and sketched.
+BARE, SHORT, FEW = 1, 2, 4  # what the sketch of a class says: no shingle, less than one shingle of n units, too few
 
-    heads    int64[c] global rows of the class heads
-    carrier  int64[c] a sketch of the class, or -1
-    returns  carrier, filled; the tables are finished then
+
+@dataclass(frozen=True)
+class Ranked:
+    """What comes of the sketches of all classes.
+
+    heads         those that go into LSH
+    without_text  int64, ascending: rows of classes without a shingle
+    short         rows whose text has fewer units than a shingle
+    """
+
+    heads: Heads
+    without_text: I64
+    short: int
+
+
+def rank_heads(
+    survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int, found: Classes,
+    table: Callable[[Any, int | None], Table],
+) -> Ranked:  # fmt: skip
+    """Give every class a sketch, reading once more those that nobody sketched, and rank those that have one."""
+    sketches, recipe = survey.sketches, sketcher.recipe
+    assert sketches is not None
+    assert survey.sketch is not None
+    missing, carrier = _carriers(survey, found)
+    sketch_the_rest(survey, sketcher, pool, batch_bytes, missing, carrier)
+    heads = Heads(table)
+    says = np.zeros(len(found.heads), np.uint8)  # of heads
+    for rows in found.in_order():
+        sketch: I64 = survey.sketch.take(rows)
+        lacking = np.flatnonzero(sketch < 0)
+        if len(lacking):
+            sketch[lacking] = carrier[np.searchsorted(missing, rows[lacking])]
+        units, kept = sketches.units.take(sketch), sketches.kept.take(sketch)
+        says[rows[kept == 0]] |= BARE
+        says[rows[(units > 0) & (units < recipe.spec.n)]] |= SHORT
+        enough = (kept > 0) & (kept >= recipe.min_shingles)
+        heads.append(rows[enough], sketch[enough])
+    heads.finish()
+    of_copies = says[found.head]
+    bare = np.concatenate([np.flatnonzero(says & BARE), found.copies[of_copies & BARE != 0]])
+    short = int(np.count_nonzero(says & SHORT)) + int(np.count_nonzero(of_copies & SHORT))
+    return Ranked(heads, np.sort(bare), short)
+
+
+def _carriers(survey: Survey, found: Classes) -> tuple[I64, I64]:
+    """Heads (global rows, ascending) that were not sketched themselves, and a sketch of a copy of each, or -1."""
+    assert survey.sketch is not None
+    parts = [np.zeros(0, np.int64)]
+    for start, sketch in survey.sketch.blocks():
+        parts.append(np.flatnonzero(found.heads[start : start + len(sketch)] & (sketch < 0)) + start)
+    missing = np.concatenate(parts)
+    carrier = np.full(len(missing), -1, np.int64)
+    for start in range(0, len(found.copies) if len(missing) else 0, BLOCK):
+        sketch = survey.sketch.take(found.copies[start : start + BLOCK])
+        here = np.flatnonzero(sketch >= 0)
+        head = found.head[start : start + BLOCK][here]
+        at = np.minimum(np.searchsorted(missing, head), len(missing) - 1)
+        there = missing[at] == head
+        carrier[at[there]] = sketch[here[there]]
+    return missing, carrier
+
+
+def sketch_the_rest(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int, heads: I64, carrier: I64) -> None:
+    """Read once more and sketch classes that nobody sketched. The sketch tables are finished then.
+
+    heads    int64[c] global rows of class heads, ascending
+    carrier  int64[c] a sketch of the class, or -1; filled
     """
     assert survey.sketches is not None
     missing = np.flatnonzero(carrier < 0)
-    order = missing[np.argsort(heads[missing], kind="stable")]
-    filled: I64 = carrier.copy()
-    more_units, more_kept = [survey.units], [survey.kept]
-    for rows, sketched in sketch_rows(survey, sketcher, pool, batch_bytes, heads[order]):
-        filled[order[np.searchsorted(heads[order], rows)]] = survey.sketches.rows + np.arange(len(rows))
+    for rows, sketched in sketch_rows(survey, sketcher, pool, batch_bytes, heads[missing]):
+        carrier[missing[np.searchsorted(heads[missing], rows)]] = survey.sketches.rows + np.arange(len(rows))
         survey.sketches.append(sketched)
-        more_units.append(sketched.units)
-        more_kept.append(sketched.kept)
-    survey.units, survey.kept = np.concatenate(more_units), np.concatenate(more_kept)
     survey.sketches.finish()
-    return filled
 
 
 @dataclass(frozen=True)
@@ -86,7 +150,8 @@ class Road:
     """What the search for near copies needs of a run.
 
     memory   bytes that verification may hold
-    threads  that may look for buckets at once
+    threads  that may search near fingerprints at once
+    collide  from a number of heads: the threads that may look for buckets at once, and in how many parts
     """
 
     survey: Survey
@@ -96,11 +161,13 @@ class Road:
     memory: int
     search_memory: int
     threads: int
+    collide: Callable[[int], tuple[int, int]]
+    table: Callable[[Any, int | None], Table]
     ragged: Callable[[Any], RaggedTable]
     progress: Progress
 
     def some(self, work: Callable[[int], Any], tables: Iterable[int]) -> Iterable[Any]:
-        """work(table) for each, in order, by as many threads as may look for buckets at once."""
+        """work(table) for each, in order, by as many threads as may search at once."""
         return self.pool.ordered(work, tables, self.threads)
 
     def verifier(
@@ -115,13 +182,16 @@ class Road:
         items: TextItems | None = None
         sizes = np.zeros(len(heads), np.int64)
         if recipe.verify == "exact":
-            sizes = survey.kept[heads.sketch] * 8
+            assert survey.sketches is not None
+            for start, sketch in heads.sketch.blocks():
+                sizes[start : start + len(sketch)] = survey.sketches.kept.take(sketch) * 8
         elif recipe.verify == "edit":
-            sizes = survey.length[heads.rows] * 4
+            for start, rows in heads.rows.blocks():
+                sizes[start : start + len(rows)] = survey.length.take(rows) * 4
         if recipe.verify in ("exact", "edit") and len(needed):
             table = self.ragged(np.uint64 if recipe.verify == "exact" else np.uint32)
-            rows = heads.rows[needed]
-            with self.progress.stage("read candidates again", int(survey.length[rows].sum())) as advance:
+            rows = heads.rows.take(needed)
+            with self.progress.stage("read candidates again", survey.bytes_of(rows)) as advance:
                 items = TextItems.read(
                     survey, sketcher, self.pool, self.batch_bytes, table, needed, rows, len(heads), advance
                 )
@@ -144,13 +214,33 @@ def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignature
     assert tables is not None
     assert tables.signatures is not None
 
+    threads, parts = road.collide(len(heads))
+
     def band_keys(band: int) -> U64:
-        column: U64 = tables.keys[band].take(heads.sketch)
+        column: U64 = tables.keys[band].take(heads.sketch.array)
         return column
+
+    def some(work: Callable[[int], Any], bands: Iterable[int]) -> Iterable[Any]:
+        return road.pool.ordered(work, bands, threads)
+
+    def records(band: int) -> Iterator[tuple[U64, U64]]:
+        for start, sketch in heads.sketch.blocks():
+            keys = tables.keys[band].take(sketch)
+            yield keys, np.stack([np.arange(start, start + len(keys), dtype=np.uint64), keys], axis=1)
+
+    def key_parts(band: int) -> Iterator[tuple[I64, U64]]:
+        for part in partition(records(band), parts, 2, road.table):
+            every = part.slice(0, len(part))
+            ranks, keys = every[:, 0].astype(np.int64), np.ascontiguousarray(every[:, 1])
+            del every
+            part.close()
+            yield ranks, keys
 
     signatures = RankedSignatures(tables.signatures, heads.sketch)
     with road.progress.stage("collide", recipe.bands, unit="bands") as advance:
-        candidates = collide(band_keys, signatures, len(heads), recipe, backend, road.some, advance)
+        candidates = collide(
+            band_keys, signatures, len(heads), recipe, backend, some, advance, None if parts == 1 else key_parts
+        )
     return candidates, signatures
 
 
@@ -193,7 +283,7 @@ def fingerprints(survey: Survey, heads: Heads) -> U64:
     """uint64[m]: SimHash of every head."""
     assert survey.sketches is not None
     assert survey.sketches.prints is not None
-    prints: U64 = survey.sketches.prints.take(heads.sketch)
+    prints: U64 = survey.sketches.prints.take(heads.sketch.array)
     return prints
 
 
@@ -255,8 +345,10 @@ def by_levels(road: Road, heads: Heads) -> tuple[Decision, Layers]:
     hi, lo, shared, union = hi[enough], lo[enough], shared[enough], union[enough]
     alike = len(hi)
     # A text of more than four bytes a code point is too long for sure; the others are counted when they are there.
-    long = road.survey.length[heads.rows] > 4 * recipe.edit_max_chars
-    over = long[hi] | long[lo]
+    limit = 4 * recipe.edit_max_chars
+    over = (road.survey.length.take(heads.rows.take(hi)) > limit) | (
+        road.survey.length.take(heads.rows.take(lo)) > limit
+    )
     asked = np.flatnonzero(~over)
     view = recipe.bands_view.with_(verify="edit")
     edit = road.verifier(heads, np.unique(np.concatenate([hi[asked], lo[asked]])), view=view)

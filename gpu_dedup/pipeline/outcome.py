@@ -10,6 +10,7 @@ import numpy as np
 from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, Bool, absent
 from gpu_dedup.cluster import Decision
 from gpu_dedup.recipe import STREAMED, Recipe
+from gpu_dedup.spool import Numbers
 
 STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW, BLOOM = range(7)
 REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row", "bloom")
@@ -76,18 +77,18 @@ class Outcome:
 def assemble(
     recipe: Recipe,
     status: U8,
-    rows: I64,
-    head: I64,
-    ranked: I64,
+    member: I64,
+    its_head: I64,
+    ranked: Numbers | None,
     decision: Decision | None,
     without_text: I64,
 ) -> Outcome:
     """Outcome of every row.
 
     status        uint8[n]
-    rows          int64[p] global rows that stand in exact classes, ascending
-    head          int64[p] global row of each one's head
-    ranked        int64[m] global rows of the heads that went into LSH, in keeper order; decision is about these
+    member        int64[q] global rows that are copies of the head of their exact class, ascending
+    its_head      int64[q] global row of each one's head
+    ranked        global rows of the heads that went into LSH, in keeper order; decision is about these
     without_text  rows that have nothing to compare; they go if the recipe drops them
     """
     out = Outcome.nothing(len(status), recipe)
@@ -97,10 +98,11 @@ def assemble(
         out.reason[without_text] = NO_TEXT
 
     if decision is not None:
+        assert ranked is not None
         gone = np.flatnonzero(decision.witness >= 0)
-        here = ranked[gone]
+        here = ranked.take(gone)
         out.reason[here] = NEAR
-        out.witness[here] = ranked[decision.witness[gone]]
+        out.witness[here] = ranked.take(decision.witness[gone])
         out.shared[here] = decision.shared[gone]
         out.union[here] = decision.union[gone]
         if recipe.printed:
@@ -111,12 +113,11 @@ def assemble(
             out.flagged[here] = decision.flagged[gone]
         if recipe.cluster == "connected":
             tied = gone[decision.linked[gone] >= 0]
-            out.linked[ranked[tied]] = ranked[decision.linked[tied]]
-            out.linked_shared[ranked[tied]] = decision.linked_shared[tied]
-            out.linked_union[ranked[tied]] = decision.linked_union[tied]
+            here = ranked.take(tied)
+            out.linked[here] = ranked.take(decision.linked[tied])
+            out.linked_shared[here] = decision.linked_shared[tied]
+            out.linked_union[here] = decision.linked_union[tied]
 
-    member = rows[rows != head]
-    its_head = head[rows != head]
     if recipe.keep == "none":
         _all_copies_go(out, member, its_head)
     else:

@@ -57,31 +57,32 @@ def audit_rows(
     The sets of the sample are in memory, 16 bytes a shingle; all others come and go with their batch.
     """
     recipe = sketcher.recipe
-    stays = outcome.reason[heads.rows] == STAYS
+    row_of = heads.rows.array
+    stays = outcome.reason[row_of] == STAYS
     population = np.flatnonzero(stays)
-    ranks = population[sample(heads.rows[population], count, recipe.fingerprint())]
+    ranks = population[sample(row_of[population], count, recipe.fingerprint())]
     tally = Tally(recipe, decision.witness, stays, ranks)
     others = np.flatnonzero(tally.could_blame)
-    wanted = np.sort(heads.rows[others])
+    wanted = np.sort(row_of[others])
     rank_of_row = np.full(len(survey.status), -1, np.int64)
-    rank_of_row[heads.rows] = np.arange(len(heads))
+    rank_of_row[row_of] = np.arange(len(heads))
 
-    with progress.stage("audit", int(survey.length[wanted].sum()) if len(ranks) else None) as advance:
+    with progress.stage("audit", survey.bytes_of(wanted) if len(ranks) else None) as advance:
         if len(ranks):
-            index = sketcher.backend.audit_index(*_sets(survey, sketcher, pool, batch_bytes, heads.rows[ranks]))
+            index = sketcher.backend.audit_index(*_sets(survey, sketcher, pool, batch_bytes, row_of[ranks]))
 
             def work(look: Look) -> tuple[I64, I64, I64, I64, int]:
                 normal = normal_texts(survey, sketcher, look)
                 hashes, offsets = sketcher.shingle_sets(normal, look.select)
                 left, right, shared, union = sketcher.backend.audit(hashes, offsets, index, recipe.threshold_ppm)
-                return rank_of_row[look.wanted[left]], right, shared, union, int(survey.length[look.wanted].sum())
+                return rank_of_row[look.wanted[left]], right, shared, union, survey.bytes_of(look.wanted)
 
             for left, right, shared, union, nbytes in reread(survey, sketcher, pool, batch_bytes, wanted, work):
                 tally.add(left, right, shared, union)
                 advance(nbytes)
 
     missed = np.flatnonzero(tally.partner >= 0)
-    removed = int(np.count_nonzero(outcome.reason[heads.rows] == NEAR))
+    removed = int(np.count_nonzero(outcome.reason[row_of] == NEAR))
     numbers = estimate(len(missed), len(ranks), len(population), removed)
 
     def share(value: float | None) -> float | None:
@@ -93,10 +94,10 @@ def audit_rows(
         misses_high=round(numbers.misses_high, DIGITS), recall=share(numbers.recall),
         recall_low=share(numbers.recall_low), recall_high=share(numbers.recall_high),
     )  # fmt: skip
-    by_row = missed[np.argsort(heads.rows[ranks[missed]], kind="stable")]
+    by_row = missed[np.argsort(row_of[ranks[missed]], kind="stable")]
     for position in by_row[:MISSES_LISTED]:
-        facts, row = survey.place(int(heads.rows[ranks[position]]))
-        like, like_row = survey.place(int(heads.rows[tally.partner[position]]))
+        facts, row = survey.place(int(row_of[ranks[position]]))
+        like, like_row = survey.place(int(row_of[tally.partner[position]]))
         numbers_of = int(tally.shared[position]), int(tally.union[position])
         out.examples.append(Miss(facts.source.rel, row, like.source.rel, like_row, *numbers_of))
     return out

@@ -84,7 +84,7 @@ def normal_texts(survey: Survey, sketcher: Sketcher, look: Look) -> Tape:
     """Normalised texts of a look's chunk, checked against the digests of the first pass."""
     normal = sketcher.normalise(look.rows.tape)
     digest = sketcher.backend.digest(normal)
-    if not np.array_equal(digest[look.select], survey.digest[look.wanted]):
+    if not np.array_equal(digest[look.select], survey.digest.take(look.wanted)):
         raise changed(survey.place(int(look.wanted[0]))[0].source)
     return normal
 

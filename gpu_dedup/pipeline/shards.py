@@ -21,24 +21,17 @@ import numpy as np
 
 from gpu_dedup import distribute
 from gpu_dedup.backend import Backend, host_backend, warm, warm_csv
-from gpu_dedup.batch import ROW_BLANK
+from gpu_dedup.batch import ROW_BLANK, U8
 from gpu_dedup.distribute import Channel, Job
 from gpu_dedup.errors import InputError, InternalError, OutputError, UserError, disk_error, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.pipeline.pool import Pool
-from gpu_dedup.pipeline.survey import FileFacts, Sketcher, SketchTables, Survey, Surveyor, where_in
+from gpu_dedup.pipeline.survey import FileFacts, RowTables, Sketcher, SketchTables, Survey, Surveyor, where_in
 from gpu_dedup.pipeline.terms import checked
 from gpu_dedup.read import Source
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.spool import Budget, Table, read_blocks
 from gpu_dedup.weights import DocumentFrequencies, terms_key
-
-# Arrays of a survey: name -> dtype, items in a row, whether a row is a sketch.
-ARRAYS: dict[str, tuple[Any, int | None, bool]] = {
-    "status": (np.uint8, None, False), "digest": (np.uint64, 2, False), "length": (np.int64, None, False),
-    "chars": (np.int64, None, False), "sketch": (np.int64, None, False),
-    "units": (np.int64, None, True), "kept": (np.int64, None, True),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ class _Answer:
 
     error     what ended it early, if the input is to blame; files and rows are those finished before it then
     met       `KeeperColumn.met` of these rows
-    arrays    of ARRAYS and the tables, by name
+    arrays    the status and the tables of rows and of sketches, by name
     rest      file with the facts of the files and the keeper's column, its bytes and their BLAKE2b
     """
 
@@ -230,13 +223,13 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
             rows = sum(facts.rows for facts in surveyor.files)
             return _Answer(error, files, met, rows)
 
-    arrays: dict[str, str | None] = {}
-    for name, (dtype, width, _) in ARRAYS.items():
-        array = getattr(survey, name)
-        if array is not None:
-            made = table(dtype, width)
-            made.append(array)
-            made.finish()
+    status = table(np.uint8, None)
+    status.append(survey.status)
+    status.finish()
+    arrays = {"status": status.path}
+    for name in ("digest", "length", "sketch", "chars"):
+        made = getattr(survey, name)
+        if made is not None:
             arrays[name] = made.path
     for name, made in survey.sketches.named() if survey.sketches is not None else []:
         made.finish()
@@ -246,7 +239,8 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     rest = _write(os.path.join(task.folder, "rest.pickle"), (facts, survey.values))
     met = [] if survey.values is None else survey.values.met
     files = [(one.first, one.rows) for one in survey.files]
-    return _Answer(None, files, met, len(survey.status), len(survey.units), survey.text_bytes, arrays, rest)
+    sketches = 0 if survey.sketches is None else survey.sketches.rows
+    return _Answer(None, files, met, len(survey.status), sketches, survey.text_bytes, arrays, rest)
 
 
 class _Hashed:
@@ -304,15 +298,15 @@ def _join(
     table: Callable[[Any, int | None], Table],
 ) -> Survey:
     sketches = SketchTables(recipe, table) if recipe.near else None
-    columns: dict[str, Any] = {"chars": None}
-    for name, (dtype, width, of_sketches) in ARRAYS.items():
-        if any(answer.arrays is not None and name in answer.arrays for answer in answers):
-            columns[name] = _array(answers, name, dtype, width, of_sketches)
+    columns = RowTables(
+        table, recipe.near, any(answer.arrays is not None and "chars" in answer.arrays for answer in answers)
+    )
+    status = _status(answers)
     values = KeeperColumn(recipe.keep) if recipe.keep_field else None
     survey = Survey(
-        files=[], values=values, sketches=sketches,
-        blank=int(np.count_nonzero(columns["status"] == ROW_BLANK)),
-        text_bytes=sum(answer.text_bytes for answer in answers), **columns,
+        files=[], status=status, digest=columns.digest, length=columns.length, chars=columns.chars, values=values,
+        sketch=columns.sketch, sketches=sketches, blank=int(np.count_nonzero(status == ROW_BLANK)),
+        text_bytes=sum(answer.text_bytes for answer in answers),
     )  # fmt: skip
     row = sketch = 0
     for (first, last), answer in zip(shards, answers, strict=True):
@@ -325,8 +319,11 @@ def _join(
         survey.files += facts
         if values is not None:
             values.extend(column)
-        mine = survey.sketch[row : row + answer.rows]
-        mine[mine >= 0] += sketch
+        for name, made in columns.named():
+            for block in _blocks(answer, name, made.dtype, made.width, answer.rows):
+                if name == "sketch":
+                    block[block >= 0] += sketch
+                made.append(block)
         for name, made in sketches.named() if sketches is not None else []:
             for block in _blocks(answer, name, made.dtype, made.width, answer.sketches):
                 made.append(block)
@@ -334,6 +331,7 @@ def _join(
         sketch += answer.sketches
         if sketches is not None:
             sketches.rows = sketch
+    columns.finish()
     return survey
 
 
@@ -348,12 +346,11 @@ def _blocks(answer: _Answer, name: str, dtype: Any, width: int | None, rows: int
     os.unlink(path)
 
 
-def _array(answers: Sequence[_Answer], name: str, dtype: Any, width: int | None, of_sketches: bool) -> Any:
-    counts = [answer.sketches if of_sketches else answer.rows for answer in answers]
-    out = np.empty((sum(counts),) if width is None else (sum(counts), width), dtype)
+def _status(answers: Sequence[_Answer]) -> U8:
+    out = np.empty(sum(answer.rows for answer in answers), np.uint8)
     at = 0
-    for answer, count in zip(answers, counts, strict=True):
-        for block in _blocks(answer, name, dtype, width, count):
+    for answer in answers:
+        for block in _blocks(answer, "status", np.uint8, None, answer.rows):
             out[at : at + len(block)] = block
             at += len(block)
     return out

@@ -29,6 +29,7 @@ from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
 from gpu_dedup.spool import Table
 
+BLOCK = 1 << 19  # rows that are looked at together where all would be too much
 SEEN_BITS = 22  # 32 MiB of recently seen digests: enough to skip most sketches of exact copies
 
 
@@ -58,16 +59,20 @@ class SketchTables:
 
     signatures  of MinHash; keys: one table for each band
     prints      of SimHash
+    units, kept int64: units of the text, shingles that count
     """
 
     def __init__(self, recipe: Recipe, table: Callable[[Any, int | None], Table]) -> None:
         self.signatures = table(np.uint32, recipe.slots) if recipe.banded else None
         self.keys = [table(np.uint64, None) for _ in range(recipe.bands or 0)] if recipe.banded else []
         self.prints = table(np.uint64, None) if recipe.printed else None
+        self.units, self.kept = table(np.int64, None), table(np.int64, None)
         self.rows = 0
 
     def append(self, made: Sketched) -> None:
         self.rows += len(made)
+        self.units.append(made.units)
+        self.kept.append(made.kept)
         if self.signatures is not None:
             assert made.signatures is not None
             assert made.keys is not None
@@ -85,9 +90,32 @@ class SketchTables:
 
     def named(self) -> list[tuple[str, Table]]:
         """The tables by name."""
-        out = [("signatures", self.signatures), ("prints", self.prints)]
+        out = [("signatures", self.signatures), ("prints", self.prints), ("units", self.units), ("kept", self.kept)]
         found = [(name, table) for name, table in out if table is not None]
         return [*found, *((f"keys {band}", table) for band, table in enumerate(self.keys))]
+
+
+class RowTables:
+    """Tables of what is known of every row, see `Survey`: one entry a row, in the order of the input."""
+
+    def __init__(self, table: Callable[[Any, int | None], Table], near: bool, chars: bool) -> None:
+        """near: there are sketches; chars: code points are counted too."""
+        self.digest, self.length = table(np.uint64, 2), table(np.int64, None)
+        self.sketch = table(np.int64, None) if near else None
+        self.chars = table(np.int64, None) if chars else None
+
+    def append(self, batch: Any) -> None:
+        for name, table in self.named():
+            table.append(getattr(batch, name))
+
+    def finish(self) -> None:
+        for _, table in self.named():
+            table.finish()
+
+    def named(self) -> list[tuple[str, Table]]:
+        """The tables by name."""
+        out = [("digest", self.digest), ("length", self.length), ("sketch", self.sketch), ("chars", self.chars)]
+        return [(name, table) for name, table in out if table is not None]
 
 
 @dataclass(frozen=True)
@@ -219,30 +247,27 @@ class FileFacts:
 
 @dataclass
 class Survey:
-    """All rows of all files; arrays run over global row numbers.
+    """All rows of all files; arrays and tables run over global row numbers.
 
     status   uint8[n]             ROW_*
-    digest   uint64[n, 2]         of the normalised text
-    length   int64[n]             its bytes; 0 also for rows without a text
-    chars    int64[n] or None     code points of the raw text, where the keeper asks
+    digest   table uint64[n, 2]   of the normalised text
+    length   table int64[n]       its bytes; 0 also for rows without a text
+    chars    table int64[n]       code points of the raw text, where the keeper asks; else None
     values   KeeperColumn | None  the keeper's field
-    sketch   int64[n]             row in the sketch tables, -1 where this row was not sketched
-    sketches                      the sketch tables, of s rows; still open. None for methods without
-    units, kept int64[s]          units of the text, shingles that count
+    sketch   table int64[n]       row in the sketch tables, -1 where this row was not sketched; None for methods without
+    sketches                      the sketch tables; still open. None for methods without
     verdict  uint8[n] or None     bits of pipeline/stream.py, of methods that decide as rows pass by; digest, length and
                                   sketch are empty then
     """
 
     files: list[FileFacts]
     status: U8
-    digest: U64
-    length: I64
-    chars: I64 | None
+    digest: Table
+    length: Table
+    chars: Table | None
     values: KeeperColumn | None
-    sketch: I64
+    sketch: Table | None
     sketches: SketchTables | None
-    units: I64
-    kept: I64
     blank: int
     text_bytes: int
     verdict: U8 | None = None
@@ -254,6 +279,10 @@ class Survey:
     def where(self, row: int) -> str:
         """The place of a global row, as messages name it."""
         return where_in(self.files, row)
+
+    def bytes_of(self, rows: I64) -> int:
+        """Bytes of the normalised texts of these global rows together."""
+        return sum(int(self.length.take(rows[at : at + BLOCK]).sum()) for at in range(0, len(rows), BLOCK))
 
 
 def _place(files: Sequence[FileFacts], row: int) -> tuple[FileFacts, int]:
@@ -284,6 +313,7 @@ class _Batch:
     select: I64
     sketched: Sketched | None
     saved: bool = False  # it came out of a part
+    sketch: I64 | None = None  # rows in the sketch tables, once they are there
 
 
 @dataclass(frozen=True)
@@ -350,16 +380,13 @@ class Surveyor:
         """Read all sources. Raises InputError for the first bad row or file in input order, unless it is skipped."""
         recipe = self.recipe
         sketches = SketchTables(recipe, self.table) if recipe.near else None
-        units: list[I64] = []
-        kept: list[I64] = []
         values, done = self.values, self.files
-        names = ("status", "digest", "length", "sketch", *(("chars",) if self._needs_chars else ()))
-        columns: dict[str, list[Any]] = {name: [] for name in names}
+        columns = RowTables(self.table, recipe.near, self._needs_chars)
+        status: list[U8] = []
         stream = self.stream
         verdicts: list[list[U8]] = []
         verdict: list[U8] = []
         current: list[_Batch] = []
-        current_sketch: list[I64] = []
         rows = text_bytes = 0
 
         with contextlib.ExitStack() as stack:
@@ -379,7 +406,7 @@ class Surveyor:
                     item.facts.bad_rows = []
                     item.facts.refs = []
                     done.append(item.facts)
-                    current, current_sketch, verdict = [], [], []
+                    current, verdict = [], []
                 elif isinstance(item, _End):
                     facts = item.facts
                     facts.first = rows
@@ -399,10 +426,11 @@ class Surveyor:
                     text_bytes += sum(batch.text_bytes for batch in current)
                     if values is not None:
                         self._keep_values(values, current, done)
-                    for name, column in columns.items():
-                        arrays = current_sketch if name == "sketch" else [getattr(b, name) for b in current]
-                        column += arrays
-                    current, current_sketch = [], []
+                    status += [batch.status for batch in current]
+                    if stream is None and not self._at_once:
+                        for batch in current:
+                            columns.append(batch)
+                    current = []
                     self.met(0, item.nbytes)
                     advance(item.nbytes)
                 else:
@@ -426,34 +454,38 @@ class Surveyor:
                     if sketches is not None and item.sketched is not None:
                         index[item.select] = sketches.rows + np.arange(len(item.select))
                         sketches.append(item.sketched)
-                        units.append(item.sketched.units)
-                        kept.append(item.sketched.kept)
+                    item = replace(item, sketch=index)
+                    if self._at_once:
+                        columns.append(item)
+                        item = _stripped(item)
                     # the sketches are in the tables by now
                     current.append(replace(item, sketched=None, errors=()))
-                    current_sketch.append(index)
                     advance(item.nbytes)
             if self.saver is not None:
                 self.saver.finish()
 
-        # One after the other, and the pieces go with each: all of them twice would be the most memory of the pass.
-        status = _joined(columns["status"], np.uint8)
+        columns.finish()
+        joined = _joined(status)
         for facts in done:
-            facts.status = status[facts.first : facts.first + facts.rows]
+            facts.status = joined[facts.first : facts.first + facts.rows]
         return Survey(
             files=done,
-            status=status,
-            digest=_joined(columns["digest"], np.uint64, 2),
-            length=_joined(columns["length"], np.int64),
-            chars=_joined(columns["chars"], np.int64) if self._needs_chars else None,
+            status=joined,
+            digest=columns.digest,
+            length=columns.length,
+            chars=columns.chars,
             values=values,
-            sketch=_joined(columns["sketch"], np.int64),
+            sketch=columns.sketch,
             sketches=sketches,
-            units=_joined(units, np.int64),
-            kept=_joined(kept, np.int64),
-            blank=int(np.count_nonzero(status == ROW_BLANK)),
+            blank=int(np.count_nonzero(joined == ROW_BLANK)),
             text_bytes=text_bytes,
-            verdict=None if stream is None else _joined([v for per_file in verdicts for v in per_file], np.uint8),
+            verdict=None if stream is None else _joined([v for per_file in verdicts for v in per_file]),
         )
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether a batch counts when it comes; else with the end of its file, which may still turn out bad."""
+        return self.recipe.on_bad_file == "error"
 
     def _take(self, stream: Stream, batch: _Batch) -> U8:
         """Verdicts of a batch; rows are named by their place in the file."""
@@ -646,12 +678,16 @@ class Surveyor:
 
 
 def _stripped(batch: _Batch) -> _Batch:
-    """What is kept of a batch whose rows have their verdicts."""
-    return replace(batch, sketched=None, errors=(), digest=np.zeros((0, 2), np.uint64), length=np.zeros(0, np.int64))
+    """What is kept of a batch whose rows have their verdicts, or are in the tables."""
+    none = np.zeros(0, np.int64)
+    return replace(
+        batch, sketched=None, errors=(), digest=np.zeros((0, 2), np.uint64), length=none, chars=None, select=none,
+        sketch=none,
+    )  # fmt: skip
 
 
-def _joined(parts: list[Any], dtype: Any, width: int | None = None) -> Any:
+def _joined(parts: list[U8]) -> U8:
     """One array of the parts, which are let go."""
-    out = np.concatenate(parts) if parts else np.zeros((0, width) if width else 0, dtype)
+    out = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
     parts.clear()
     return out

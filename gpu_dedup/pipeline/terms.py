@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import numpy as np
-
 from gpu_dedup.batch import I64, U32
 from gpu_dedup.errors import RecipeError, RunError
 from gpu_dedup.pipeline.pool import Pool
@@ -58,7 +56,7 @@ def count_terms(
 ) -> DocumentFrequencies:
     """Read the heads once more and count their terms.
 
-    heads    int64[c] global rows, in any order
+    heads    int64[c] global rows, ascending
     advance  is told the bytes of normalised text
     """
     spec = sketcher.recipe.spec
@@ -67,9 +65,9 @@ def count_terms(
     def work(look: Look) -> tuple[U32, int, int]:
         normal = normal_texts(survey, sketcher, look)
         cells, documents = sketcher.backend.cells(normal, look.select, spec.unit_code, spec.n, sketcher.stop)
-        return cells, documents, int(survey.length[look.wanted].sum())
+        return cells, documents, survey.bytes_of(look.wanted)
 
-    for cells, documents, nbytes in reread(survey, sketcher, pool, batch_bytes, np.sort(heads), work):
+    for cells, documents, nbytes in reread(survey, sketcher, pool, batch_bytes, heads, work):
         table.add(sketcher.backend, cells, documents)
         advance(nbytes)
     return table
