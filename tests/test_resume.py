@@ -236,7 +236,7 @@ def test_another_threshold_bands_or_keeper_costs_no_hashing(
 
 
 @pytest.mark.usefixtures("left")
-@pytest.mark.parametrize("change", [{"shingle": "char:7"}, {"seed": 1}, {"normalize": ["lower"]}, {"min_shingles": 5}])
+@pytest.mark.parametrize("change", [{"shingle": "char:7"}, {"seed": 1}, {"normalize": ("lower",)}, {"min_shingles": 5}])
 def test_what_changes_sketches_makes_them_anew(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:

@@ -38,7 +38,7 @@ from gpu_dedup.pipeline import estimate
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
 from gpu_dedup.pipeline.exact import SORT, find_classes, texts_of
 from gpu_dedup.pipeline.figures import Groups, likeness
-from gpu_dedup.pipeline.footprint import Footprint, batch_of, verify_of
+from gpu_dedup.pipeline.footprint import Footprint, ahead_of, batch_of, readers_of, verify_of
 from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, rank_heads
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
 from gpu_dedup.pipeline.pool import Pool
@@ -369,7 +369,8 @@ def _job(
     folder: OutputFolder | None,
 ) -> _Job:  # fmt: skip
     """What all stages share; it goes with the stack."""
-    job = _Job(recipe, run, backend, Pool(run.thread_count), progress, Budget(run.memory_bytes // 2), folder)
+    pool = Pool(run.thread_count, readers_of(run), ahead_of(run))
+    job = _Job(recipe, run, backend, pool, progress, Budget(run.memory_bytes // 2), folder)
     stack.callback(job.clean)  # after the pool has let go of the tables
     stack.enter_context(job.pool)
     if run.work_dir is not None:
@@ -484,8 +485,9 @@ def _survey(
         saver = Saver(kept, key, field, run.keep_work, job.progress.note)
         if kept.used:
             job.progress.note(f"going on from {kept.used} parts ({kept.nbytes / 1e9:.1f} GB) of an earlier start")
-    met = (lambda rows, nbytes: None) if job.footprint is None else job.footprint.met
-    surveyor = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver, stream, met)
+    surveyor = Surveyor(sketcher, job.pool, run.batch_bytes, job.table, resume, saver, stream)
+    if job.footprint is not None:
+        surveyor.met, surveyor.in_turn = job.footprint.met, job.footprint.in_turn
     survey = surveyor.survey(sources, advance)
     return survey, min(gpus, 1)
 

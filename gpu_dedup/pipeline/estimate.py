@@ -220,6 +220,7 @@ def memory_of(recipe: Recipe, run: Run, corpus: Corpus) -> Memory:
         lines.append(Line("terms", held, "document frequencies and weights, 2 x 4 x 2^24 cells"))
     lines += [
         Line("batches", parts.batches, f"{parts.batches_text} ({threads} threads)"),
+        Line("read ahead", parts.ahead, parts.ahead_text),
         Line("verify", parts.verify, "texts that are compared at a time, at most"),
         Line("program", parts.program, "interpreter, libraries, kernels, table of seen digests"),
     ]

@@ -1,6 +1,7 @@
 """--memory as a promise: what is in memory beside tables is known beforehand, and tables get what is left.
 
-    memory = program + batches in flight + what is verified at a time + rows x bytes of a row + tables
+    memory = program + batches in flight + what was read ahead + what is verified at a time
+             + rows x bytes of a row + tables
 
 Rows are counted as they come, and what they take is taken from the tables, which move to the work folder when theirs is
 used up. So a corpus of more rows than expected costs disk, not memory, until the rows alone are too many: then the run
@@ -24,6 +25,9 @@ BATCH_COPIES = 8  # bytes in memory for each byte of a batch: itself, texts, the
 VERIFY = 256 << 20  # more does not make verification faster, only components larger than this slower
 VERIFY_SHARE = 8  # ... and no more than such a part of the memory
 LEAST_BATCHES = 512  # batches are no larger than such a part of the memory
+AHEAD_SHARE = 32  # what is read ahead takes no more than such a part of the memory
+MOST_READERS = 16  # files open at once
+IN_HAND = 2 << 20  # of each reader beside its batch: a block of the file, the state of its codec
 LEAST_TABLES = 32 << 20
 COLLIDE = 80  # bytes that a thread takes for a text while buckets are found: its key and rank, and `buckets` itself
 SEARCH = BYTES_PER_VALUE  # ... and while near fingerprints are
@@ -58,6 +62,16 @@ def batch_of(run: Run) -> int:
     return run.batch_bytes if run.memory is None else min(run.batch_bytes, run.memory // LEAST_BATCHES)
 
 
+def ahead_of(run: Run) -> int:
+    """Bytes of input that were read and wait for their turn."""
+    return min(4 * run.thread_count * batch_of(run), run.memory_bytes // AHEAD_SHARE)
+
+
+def readers_of(run: Run) -> int:
+    """Files that are read at once."""
+    return max(1, min(run.thread_count, MOST_READERS, ahead_of(run) // (3 * batch_of(run))))
+
+
 def verify_of(run: Run) -> int:
     """Bytes that verification holds at a time."""
     return min(run.memory_bytes // VERIFY_SHARE, VERIFY)
@@ -65,23 +79,29 @@ def verify_of(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes of a run beside rows, filters and tables. batches_text says how those of batches are worked out."""
+    """Bytes of a run beside rows, filters and tables. The texts say how those of batches are worked out."""
 
     program: int
     batches: int
+    ahead: int
     verify: int
     batches_text: str
+    ahead_text: str
 
     @property
     def bytes(self) -> int:
-        return self.program + self.batches + self.verify
+        return self.program + self.batches + self.ahead + self.verify
 
 
 def parts_of(recipe: Recipe, run: Run, backend: str) -> Parts:
     """What a run takes whatever the rows; batches and verification take more of a larger memory."""
     count, size = 2 * run.thread_count + 2, batch_of(run)
     text = f"{BATCH_COPIES} x {count} in flight x {bytes_text(size)}"
-    return Parts(PROGRAM[backend], count * size * BATCH_COPIES, verify_of(run) if recipe.near else 0, text)
+    readers = readers_of(run)
+    ahead = ahead_of(run) + readers * (size + IN_HAND)
+    ahead_text = f"{bytes_text(ahead_of(run))} that wait, and {readers} in the hands of readers"
+    verify = verify_of(run) if recipe.near else 0
+    return Parts(PROGRAM[backend], count * size * BATCH_COPIES, ahead, verify, text, ahead_text)
 
 
 def least_memory(recipe: Recipe, run: Run, backend: str, held: int, rows: int) -> str:
@@ -110,6 +130,7 @@ class Footprint:
         self.fixed = self._fixed(run)
         self.input_bytes = input_bytes
         self.rows = self.bytes = 0
+        self._first_rows = self._first_bytes = 0  # in input order
         self._judged = False
         if self.strict and self.room < LEAST_TABLES:
             raise RunError(
@@ -140,13 +161,21 @@ class Footprint:
         self._limit()
         if not self.strict:
             return
-        expected = self.rows * self.input_bytes // max(self.bytes, 1)
-        if not self._judged and self.bytes >= min(self.input_bytes // SAMPLE_SHARE, SAMPLE_BYTES):
+        if self.room < 0:
+            expected = self.rows * self.input_bytes // max(self.bytes, 1)
+            raise self._too_many(max(expected, self.rows))
+
+    def in_turn(self, rows: int, nbytes: int) -> None:
+        """The same rows in input order, so that what is extrapolated is the same on every run. Raises RunError."""
+        self._first_rows += rows
+        self._first_bytes += nbytes
+        if not self.strict or self._judged:
+            return
+        if self._first_bytes >= min(self.input_bytes // SAMPLE_SHARE, SAMPLE_BYTES):
             self._judged = True
+            expected = self._first_rows * self.input_bytes // max(self._first_bytes, 1)
             if expected * self.per_row > SURE * (self.memory - self.fixed - LEAST_TABLES):
                 raise self._too_many(expected)
-        if self.room < 0:
-            raise self._too_many(max(expected, self.rows))
 
     def _too_many(self, rows: int) -> RunError:
         about = "" if self.bytes >= self.input_bytes else "about "

@@ -242,11 +242,12 @@ class Saver:
         self._checkpoint, self._key, self._field = checkpoint, key, field_name
         self._whole, self._note = whole, note
         self._runs: list[_Run] = []
+        self._open: dict[str, _Run] = {}  # those that the next batch of their file goes to, by its path
         self._bytes = self._held = 0
         self.later: Callable[..., None] = lambda work, *arguments: work(*arguments)
 
     def add(self, source: Source, index: int, batch: Any) -> None:
-        """A batch that was read, in its order."""
+        """A batch that was read; those of each file come in their order."""
         sketched = batch.sketched
         if sketched is not None:
             batch = replace(batch, sketched=replace(sketched, keys=None))
@@ -256,30 +257,36 @@ class Saver:
         if self._bytes >= self._checkpoint.every or self._held >= HELD:
             self._write()
 
-    def cut(self) -> None:
-        """Rows that are in a part already come next: what is open does not go on behind them."""
-        if self._runs and (self._whole or self._checkpoint.written or self._checkpoint.used):
-            self._write()
+    def cut(self, source: Source) -> None:
+        """Rows of the file that are in a part already come next: what is open of it does not go on behind them."""
+        self._open.pop(source.path, None)
 
     def end(self, source: Source, index: int, rows: int, content_hash: str) -> None:
         """All batches of the file were added, or are in a part."""
         self._run(source, index).end = rows, content_hash
+        self._open.pop(source.path, None)
 
     def drop(self, source: Source) -> None:
         """The file turned out to be bad: nothing of it counts."""
         self._runs = [run for run in self._runs if run.source is not source]
+        self._open.pop(source.path, None)
 
     def finish(self) -> None:
         """No more batches come."""
-        self.cut()
+        if self._runs and (self._whole or self._checkpoint.written or self._checkpoint.used):
+            self._write()
 
     def _run(self, source: Source, index: int) -> _Run:
-        if not self._runs or self._runs[-1].source is not source:
-            self._runs.append(_Run(source, index))
-        return self._runs[-1]
+        if source.path not in self._open:
+            self._open[source.path] = _Run(source, index)
+            self._runs.append(self._open[source.path])
+        return self._open[source.path]
 
     def _write(self) -> None:
-        runs, self._runs, self._bytes, self._held = self._runs, [], 0, 0
+        self._open.clear()
+        # The same rows make the same part, in whatever order their files came.
+        runs = sorted(self._runs, key=lambda run: (run.index, run.first))
+        self._runs, self._bytes, self._held = [], 0, 0
         self._checkpoint.written += 1
         self.later(self._write_part, runs)
 

@@ -19,16 +19,18 @@ from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, 
 from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.normalise import Normaliser
+from gpu_dedup.pipeline.ahead import ReadAhead
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.pipeline.stream import Stream
-from gpu_dedup.read import Chunk, ChunkRef, Reader, Source, open_source
+from gpu_dedup.read import Chunk, ChunkRef, Source, open_source
 from gpu_dedup.read.items import count as count_tokens
 from gpu_dedup.recipe import STREAMED, WEIGHTS, Recipe
 from gpu_dedup.shingle import stop_hashes
 from gpu_dedup.sketches import OWN_NUMBERS, numbers_of
 from gpu_dedup.spool import Table
 
+MOST_WAITING = 1 << 17  # rows of a file that wait for its turn in memory; more of them go to tables
 BLOCK = 1 << 19  # rows that are looked at together where all would be too much
 SEEN_BITS = 22  # 32 MiB of recently seen digests: enough to skip most sketches of exact copies
 
@@ -331,6 +333,13 @@ class _End:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """A file was read to its end. content_hash: None if all of its rows are in parts, so that it was not opened."""
+
+    content_hash: str | None
+
+
+@dataclass(frozen=True)
 class _Work:
     facts: FileFacts
     chunk: Chunk
@@ -346,10 +355,91 @@ class _Saved:
     batch: _Batch
 
 
+class _Beside:
+    """The chunks of a file beside what parts know of it. Chunks that a part knows all of come as one: the last of them,
+    with its rows and those before it.
+
+    Every chunk is read, though not taken apart: so the content hash is that of the whole file, as ever.
+    """
+
+    def __init__(self, surveyor: Surveyor, resume: Resume, facts: FileFacts) -> None:
+        self._surveyor, self._resume, self._facts = surveyor, resume, facts
+        self._waiting = resume.of(facts.source)[0]
+        self._current: SavedRows | None = None
+        self._refs: list[ChunkRef] = []
+        self._nbytes = 0
+
+    def take(self, chunk: Chunk) -> tuple[bool, _Saved | _Batch | None]:
+        """What a part knows of the next chunk; False where that comes with one of the chunks behind it."""
+        resume = self._resume
+        if self._current is None:
+            while self._waiting and self._waiting[0].first < chunk.first_row:  # rows of it were read: it was of no use
+                self._waiting.pop(0)
+            if self._waiting and self._waiting[0].first == chunk.first_row:
+                self._refs = resume.chunks(self._waiting[0])[::-1]
+                if self._refs[-1] == chunk.ref:
+                    self._current, self._nbytes = self._waiting.pop(0), 0
+        current = self._current
+        if current is None:
+            return True, None
+        if self._refs.pop() != chunk.ref:
+            raise InputError(
+                "the file is not what it was when the run began",
+                "start again with --fresh, when it stays as it is", place=self._facts.source.name,
+            )  # fmt: skip
+        self._nbytes += chunk.nbytes
+        if not self._refs:
+            self._current = None
+        if not resume.has_values(current):
+            batch = self._surveyor.batch_of(self._facts, current, chunk.first_row, chunk.count_rows(), chunk.nbytes)
+            return True, replace(batch, refs=[chunk.ref])
+        if self._refs:
+            return False, None
+        return True, self._surveyor.saved(self._facts, current, self._nbytes)
+
+
+@dataclass
+class _File:
+    """A file of which some is known, and not all of those before it."""
+
+    facts: FileFacts
+    batches: list[_Batch] = field(default_factory=list)
+    moved: int = 0  # so many of them are in tables, but for their status
+    waiting: int = 0  # rows of the others
+    rows: RowTables | None = None  # its own, for what comes before its turn and is much
+    verdict: list[U8] = field(default_factory=list)
+    end: _End | None = None
+    error: InputError | None = None  # ends the run when it is this file's turn
+    met: list[tuple[int, int]] = field(default_factory=list)  # rows and bytes that came before its turn
+
+    @property
+    def over(self) -> bool:
+        return self.end is not None or self.error is not None or self.facts.problem is not None
+
+    def move(self, to: RowTables) -> None:
+        """Bring what is known of its rows to the tables `to`, where it goes on."""
+        if self.rows is not None and self.rows is not to:
+            self.rows.finish()
+            own = dict(self.rows.named())
+            for name, table in to.named():
+                for at in range(0, len(own[name]), BLOCK):
+                    table.append(own[name].slice(at, min(at + BLOCK, len(own[name]))))
+                own[name].close()
+            self.rows = None
+        for number in range(self.moved, len(self.batches)):
+            to.append(self.batches[number])
+            self.batches[number] = _stripped(self.batches[number])
+        self.moved, self.waiting = len(self.batches), 0
+
+
 class Surveyor:
     """Runs the first pass; `survey` is the whole of it.
 
-    met             told the rows and bytes of input of each batch
+    Files are read ahead, and their batches come mixed unless the method asks for rows in their order. What a file adds
+    up to is joined when all files before it have come to their end, and so are errors raised: in input order.
+
+    met             told the rows and bytes of input of each batch, as they come
+    in_turn         the same, in input order
     resume, saver   parts of an earlier start to go on from, and what writes those of this one
     """
 
@@ -363,8 +453,10 @@ class Surveyor:
         saver: Saver | None = None,
         stream: Stream | None = None,
         met: Callable[[int, int], None] = lambda rows, nbytes: None,
+        in_turn: Callable[[int, int], None] = lambda rows, nbytes: None,
     ) -> None:
-        self.resume, self.saver, self.met = resume, saver, met
+        self.resume, self.saver, self.met, self.in_turn = resume, saver, met, in_turn
+        self._reading: ReadAhead[FileFacts, Chunk | _Failure | _Read] | None = None
         self.sketcher = sketcher
         self.recipe = sketcher.recipe
         self.pool = pool
@@ -385,82 +477,89 @@ class Surveyor:
         status: list[U8] = []
         stream = self.stream
         verdicts: list[list[U8]] = []
-        verdict: list[U8] = []
-        current: list[_Batch] = []
         rows = text_bytes = 0
+        under_way: dict[int, _File] = {}
+        turn = 0  # number of the file whose rows come next
+
+        def close(file: _File) -> None:
+            """All files before this one are in `done`, and it has come to its end."""
+            nonlocal rows, text_bytes
+            facts = file.facts
+            if file.error is not None:
+                raise file.error
+            facts.first = rows
+            if file.end is None:  # it is left out
+                done.append(facts)
+                return
+            facts.rows = sum(len(b.status) for b in file.batches)
+            facts.content_hash = file.end.content_hash
+            if stream is not None:
+                stream.end(facts.source.path, facts.content_hash)
+                if not stream.eager:
+                    file.verdict = [self._take(stream, batch) for batch in file.batches]
+                    file.batches = [_stripped(batch) for batch in file.batches]
+                verdicts.append(file.verdict)
+            rows += facts.rows
+            done.append(facts)
+            text_bytes += sum(batch.text_bytes for batch in file.batches)
+            if values is not None:
+                self._keep_values(values, file.batches, done)
+            status.extend(batch.status for batch in file.batches)
+            if stream is None and not self._at_once:
+                for batch in file.batches:
+                    columns.append(batch)
 
         with contextlib.ExitStack() as stack:
             if self.saver is not None:
                 self.saver.later = stack.enter_context(self.pool.behind())
             for item in self.pool.ordered(self._work, self._items(sources)):
-                if item.facts.problem is not None:  # what was in flight when its file failed
-                    continue
+                facts = item.facts
+                if facts.index not in under_way and facts.index >= turn:
+                    under_way[facts.index] = _File(facts)
+                file = under_way.get(facts.index)
+                if file is None or file.error is not None or facts.problem is not None:
+                    continue  # what was in flight when its file failed
                 if isinstance(item, _Failure):
                     if recipe.on_bad_file == "error":
-                        raise item.error
-                    if self.saver is not None:
-                        self.saver.drop(item.facts.source)
-                    item.facts.problem = item.error.reason
-                    advance(item.facts.source.size)
-                    item.facts.first = rows
-                    item.facts.bad_rows = []
-                    item.facts.refs = []
-                    done.append(item.facts)
-                    current, verdict = [], []
+                        self._fail(file, item.error)
+                    else:
+                        if self.saver is not None:
+                            self.saver.drop(facts.source)
+                        facts.problem = item.error.reason
+                        advance(facts.source.size)
+                        under_way[facts.index] = _File(facts, met=file.met)
+                        facts.bad_rows = []
+                        facts.refs = []
                 elif isinstance(item, _End):
-                    facts = item.facts
-                    facts.first = rows
-                    facts.rows = sum(len(b.status) for b in current)
-                    facts.content_hash = item.content_hash
+                    file.end = item
                     if self.saver is not None and item.content_hash is not None and not item.saved:
-                        self.saver.end(facts.source, facts.index, facts.rows, item.content_hash)
-                    if stream is not None:
-                        stream.end(facts.source.path, facts.content_hash)
-                        if not stream.eager:
-                            verdict = [self._take(stream, batch) for batch in current]
-                            current = [_stripped(batch) for batch in current]
-                        verdicts.append(verdict)
-                        verdict = []
-                    rows += facts.rows
-                    done.append(facts)
-                    text_bytes += sum(batch.text_bytes for batch in current)
-                    if values is not None:
-                        self._keep_values(values, current, done)
-                    status += [batch.status for batch in current]
-                    if stream is None and not self._at_once:
-                        for batch in current:
-                            columns.append(batch)
-                    current = []
+                        count = sum(len(b.status) for b in file.batches)
+                        self.saver.end(facts.source, facts.index, count, item.content_hash)
                     self.met(0, item.nbytes)
+                    file.met.append((0, item.nbytes))
                     advance(item.nbytes)
                 else:
-                    self.met(len(item.status), item.nbytes)
-                    self._check_rows(item)
-                    if self.saver is not None:
-                        if item.saved:
-                            self.saver.cut()
-                        else:
-                            self.saver.add(item.facts.source, item.facts.index, item)
-                    item.facts.refs.extend(item.refs)
-                    item.facts.bad_rows.extend(item.errors)
-                    if stream is not None:
-                        if stream.eager:
-                            verdict.append(self._take(stream, item))
-                            item = _stripped(item)
-                        current.append(item)
+                    try:
+                        self._check_rows(item)
+                    except InputError as error:
+                        self._fail(file, error)
+                    else:
+                        self._add(file, item, sketches, columns, at_once=facts.index == turn and self._at_once)
                         advance(item.nbytes)
-                        continue
-                    index = np.full(len(item.status), -1, np.int64)
-                    if sketches is not None and item.sketched is not None:
-                        index[item.select] = sketches.rows + np.arange(len(item.select))
-                        sketches.append(item.sketched)
-                    item = replace(item, sketch=index)
-                    if self._at_once:
-                        columns.append(item)
-                        item = _stripped(item)
-                    # the sketches are in the tables by now
-                    current.append(replace(item, sketched=None, errors=()))
-                    advance(item.nbytes)
+                while turn in under_way:
+                    first = under_way[turn]
+                    for counts in first.met:
+                        self.in_turn(*counts)
+                    first.met.clear()
+                    if stream is None and self._at_once:
+                        first.move(columns)
+                    if not first.over:
+                        break
+                    close(first)
+                    del under_way[turn]
+                    turn += 1
+            if under_way:
+                raise InternalError(f"file {turn + 1} has no end, and others behind it have come")
             if self.saver is not None:
                 self.saver.finish()
 
@@ -482,6 +581,41 @@ class Surveyor:
             verdict=None if stream is None else _joined([v for per_file in verdicts for v in per_file]),
         )
 
+    def _add(self, file: _File, item: _Batch, sketches: SketchTables | None, columns: RowTables, at_once: bool) -> None:
+        """Take a batch. at_once: all rows before it are in `columns`, and no later damage can take it back."""
+        self.met(len(item.status), item.nbytes)
+        file.met.append((len(item.status), item.nbytes))
+        facts, stream = file.facts, self.stream
+        if self.saver is not None:
+            if item.saved:
+                self.saver.cut(facts.source)
+            else:
+                self.saver.add(facts.source, facts.index, item)
+        facts.refs.extend(item.refs)
+        facts.bad_rows.extend(item.errors)
+        if stream is not None:
+            if stream.eager:
+                file.verdict.append(self._take(stream, item))
+                item = _stripped(item)
+            file.batches.append(item)
+            return
+        index = np.full(len(item.status), -1, np.int64)
+        if sketches is not None and item.sketched is not None:
+            index[item.select] = sketches.rows + np.arange(len(item.select))
+            sketches.append(item.sketched)
+        # the sketches are in the tables by now
+        item = replace(item, sketch=index, sketched=None, errors=())
+        if at_once:
+            columns.append(item)
+            item = _stripped(item)
+            file.moved += 1
+        file.batches.append(item)
+        file.waiting += len(item.status)
+        if not at_once and self._at_once and file.waiting >= MOST_WAITING:
+            if file.rows is None:
+                file.rows = RowTables(self.table, self.recipe.near, self._needs_chars)
+            file.move(file.rows)
+
     @property
     def _at_once(self) -> bool:
         """Whether a batch counts when it comes; else with the end of its file, which may still turn out bad."""
@@ -501,90 +635,89 @@ class Surveyor:
     def _needs_chars(self) -> bool:
         return self.recipe.keep in ("longest", "shortest")
 
-    def _items(self, sources: Sequence[Source]) -> Iterator[_Work | _Saved | _Failure | _End]:
-        """Chunks of all files in order; a file's failure and its end are items too, so that they keep their place."""
-        left = self.recipe.limit
+    def _fail(self, file: _File, error: InputError) -> None:
+        """The run ends with this error unless a file before has one; those behind it are not wanted any more."""
+        file.error = error
+        if self._reading is not None:
+            self._reading.stop_behind(file.facts.index)
+
+    def _read(self, facts: FileFacts) -> Iterator[Chunk | _Failure | _Read]:
+        """The chunks of a file, and its end or its failure. In any thread."""
+        if facts.index in self._whole:
+            yield _Read(None)
+            return
         # Under --on-bad-file skip a file that is damaged in any column has to be found out now: once rows of other
         # files may have a witness in it, it is too late to leave it out.
         columns: list[str] | None = [*self.recipe.texts_from, self.recipe.keep_field or self.recipe.texts_from[0]]
         if self.recipe.on_bad_file == "skip":
             columns = None
-        for index, source in enumerate(sources):
-            facts = FileFacts(source, index)
-            if left is not None and left <= 0:
-                return
-            seen = 0
-            saved, whole = self.resume.of(source) if self.resume is not None else ([], False)
-            if self.resume is not None and whole and all(self.resume.has_values(rows) for rows in saved):
-                for rows in saved:
-                    if rows.rows:  # a part that has but the end of the file may have no rows at all
-                        yield self._saved(facts, rows, 0)
-                yield _End(facts, saved[-1].stretch.content_hash, source.size, saved=True)
-                continue
-            try:
-                with open_source(
-                    source, self.batch_bytes, index, columns, [self.recipe.id_field], self.sketcher.backend
-                ) as reader:
-                    for chunk, known in self._beside(facts, reader, saved):
-                        if isinstance(known, _Saved):
-                            seen += known.batch.nbytes
-                            yield known
-                        else:
-                            seen += chunk.nbytes
-                            yield _Work(facts, chunk, left, known)
-                        if left is not None:
-                            left -= chunk.count_rows()
-                            if left <= 0:
-                                break
-                    finished = left is None or left > 0
-                    known_end = self.resume is not None and self.resume.ended(source)
-                    yield _End(facts, reader.content_hash() if finished else None, source.size - seen, known_end)
-            except InputError as error:
-                yield _Failure(facts, error)
+        try:
+            with open_source(
+                facts.source, self.batch_bytes, facts.index, columns, [self.recipe.id_field], self.sketcher.backend
+            ) as reader:
+                yield from reader
+                yield _Read(reader.content_hash())
+        except InputError as error:
+            yield _Failure(facts, error)
 
-    def _beside(
-        self, facts: FileFacts, reader: Reader, saved: Sequence[SavedRows]
-    ) -> Iterator[tuple[Chunk, _Saved | _Batch | None]]:
-        """The chunks of a file, each with what a part knows of it. Chunks that a part knows all of come as one: the
-        last of them, with its rows and those before it.
+    def _items(self, sources: Sequence[Source]) -> Iterator[_Work | _Saved | _Failure | _End]:
+        """Chunks of all files, those of each in their order; a file's failure and its end are items too."""
+        left = self.recipe.limit
+        files = [FileFacts(source, index) for index, source in enumerate(sources)]
+        self._whole = {facts.index for facts in files if self._of(facts)[1]}
+        reading = self._reading = self.pool.read(
+            files, self._read, lambda facts: facts.source, self.stream is not None, alone=left is not None
+        )
+        seen: dict[int, int] = {}  # bytes that were read of a file that is not at its end
+        beside: dict[int, _Beside] = {}
+        with reading:
+            for number, item in reading:
+                facts = files[number]
+                if isinstance(item, _Failure):
+                    yield item
+                elif isinstance(item, _Read):
+                    beside.pop(number, None)
+                    if number in self._whole:
+                        saved, _ = self._of(facts)
+                        for rows in saved:
+                            if rows.rows:  # a part that has but the end of the file may have no rows at all
+                                yield self.saved(facts, rows, 0)
+                        yield _End(facts, saved[-1].stretch.content_hash, facts.source.size, saved=True)
+                    else:
+                        known_end = self.resume is not None and self.resume.ended(facts.source)
+                        yield _End(facts, item.content_hash, facts.source.size - seen.pop(number, 0), known_end)
+                else:
+                    known: _Saved | _Batch | None = None
+                    if self.resume is not None:
+                        if number not in beside:
+                            beside[number] = _Beside(self, self.resume, facts)
+                        try:
+                            whole, known = beside[number].take(item)
+                        except InputError as error:
+                            yield _Failure(facts, error)
+                            continue
+                        if not whole:
+                            continue
+                    nbytes = known.batch.nbytes if isinstance(known, _Saved) else item.nbytes
+                    seen[number] = seen.get(number, 0) + nbytes
+                    yield known if isinstance(known, _Saved) else _Work(facts, item, left, known)
+                    if left is not None:
+                        left -= item.count_rows()
+                        if left <= 0:
+                            yield _End(facts, None, facts.source.size - seen[number])
+                            return
 
-        Every chunk is read, though not taken apart: so the content hash is that of the whole file, as ever.
-        """
-        assert self.resume is not None or not saved
-        waiting = list(saved)
-        current: SavedRows | None = None
-        refs: list[ChunkRef] = []
-        nbytes = 0
-        for chunk in reader:
-            if current is None and self.resume is not None:
-                while waiting and waiting[0].first < chunk.first_row:  # rows of it were read: it was of no use
-                    waiting.pop(0)
-                if waiting and waiting[0].first == chunk.first_row:
-                    refs = self.resume.chunks(waiting[0])[::-1]
-                    if refs[-1] == chunk.ref:
-                        current, nbytes = waiting.pop(0), 0
-            if current is None:
-                yield chunk, None
-                continue
-            assert self.resume is not None
-            if refs.pop() != chunk.ref:
-                raise InputError(
-                    "the file is not what it was when the run began",
-                    "start again with --fresh, when it stays as it is", place=facts.source.name,
-                )  # fmt: skip
-            nbytes += chunk.nbytes
-            if not self.resume.has_values(current):
-                batch = self._batch_of(facts, current, chunk.first_row, chunk.count_rows(), chunk.nbytes)
-                yield chunk, replace(batch, refs=[chunk.ref])
-            elif not refs:
-                yield chunk, self._saved(facts, current, nbytes)
-            if not refs:
-                current = None
+    def _of(self, facts: FileFacts) -> tuple[list[SavedRows], bool]:
+        """Rows of a file that are in parts, and whether the file need not be read for the others."""
+        if self.resume is None:
+            return [], False
+        saved, whole = self.resume.of(facts.source)
+        return saved, whole and all(self.resume.has_values(rows) for rows in saved)
 
-    def _saved(self, facts: FileFacts, rows: SavedRows, nbytes: int) -> _Saved:
-        return _Saved(facts, self._batch_of(facts, rows, rows.first, rows.rows, nbytes))
+    def saved(self, facts: FileFacts, rows: SavedRows, nbytes: int) -> _Saved:
+        return _Saved(facts, self.batch_of(facts, rows, rows.first, rows.rows, nbytes))
 
-    def _batch_of(self, facts: FileFacts, rows: SavedRows, first: int, count: int, nbytes: int) -> _Batch:
+    def batch_of(self, facts: FileFacts, rows: SavedRows, first: int, count: int, nbytes: int) -> _Batch:
         """Rows first to first + count - 1 of a file, out of a part that holds them."""
         assert self.resume is not None
         part, stretch = self.resume.load(rows.part), rows.stretch

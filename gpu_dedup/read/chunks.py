@@ -58,6 +58,7 @@ class Chunk(ABC):
     members     gzip members or zstd frames that end in it, or at its beginning
     data        uint8[size + 64 or more], lines, CSV: its rows as they are; else empty
     size        bytes of data that are lines
+    held        bytes of memory, about
     """
 
     bom: bytes = b""
@@ -69,6 +70,10 @@ class Chunk(ABC):
         self.file_index = file_index
         self.nbytes = nbytes
         self.ref = ref
+
+    @property
+    def held(self) -> int:
+        return len(self.data)
 
     @property
     def first_row(self) -> int:

@@ -144,6 +144,10 @@ class ColumnChunk(Chunk):
         self._schema = schema
         self._read = read
 
+    @property
+    def held(self) -> int:
+        return sum(map(nbytes_of, self._batches))
+
     def _find(self, name: str) -> list[str] | None:
         path = path_of(self._schema, name, self._path)
         if path is not None and path[0] not in self._read:
