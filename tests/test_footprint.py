@@ -14,7 +14,7 @@ import pytest
 
 from gpu_dedup.errors import RunError
 from gpu_dedup.pipeline import footprint
-from gpu_dedup.pipeline.footprint import Footprint, batch_of, row_bytes, verify_of
+from gpu_dedup.pipeline.footprint import Footprint, ahead_of, batch_of, readers_of, row_bytes, verify_of
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.run import Run
@@ -31,7 +31,9 @@ def made(memory: int | None, input_bytes: int = 100 * GB, **settings: object) ->
 
 def test_tables_get_what_rows_leave() -> None:
     one, budget = made(2 * GB)
-    fixed = (390 << 20) + 6 * batch_of(Run(memory=2 * GB)) * 8 + 250_000_000
+    batch = batch_of(Run(memory=2 * GB))
+    # what was read and waits for two threads, and what their two readers have in their hands
+    fixed = (390 << 20) + 6 * batch * 8 + 8 * batch + 2 * (batch + (2 << 20)) + 250_000_000
     assert one.fixed == fixed
     assert budget.total == one.room == 2 * GB - fixed
     each = sum(size for _, size in row_bytes(Recipe()))
@@ -50,8 +52,30 @@ def test_a_memory_that_cannot_work_is_refused_with_the_least_that_can() -> None:
     # Ten rows a kilobyte of 100 GB: a billion rows. Said when a fiftieth was read, not when it is too late.
     one, _ = made(2 * GB)
     one.met(100_000, 10_000_000)
+    one.in_turn(100_000, 10_000_000)
+    one.met(2_700_000, 270_000_000)
     with pytest.raises(RunError, match=r"about 1,000,000,000 rows.*the least that works is about ([\d.]+) GB"):
-        one.met(2_700_000, 270_000_000)
+        one.in_turn(2_700_000, 270_000_000)
+
+
+def test_what_was_read_ahead_says_nothing_about_the_rest() -> None:
+    """Rows of later files, which come when they come, are counted; what all will be is judged in input order."""
+    one, budget = made(2 * GB)
+    before = budget.total
+    one.met(1_000_000, 300_000_000)
+    assert budget.total == before - 1_000_000 * one.per_row
+    one.in_turn(10, 300_000_000)
+    one.in_turn(999_990, 0)
+
+
+def test_reading_ahead_is_a_part_of_the_memory_and_less_of_a_small_one() -> None:
+    assert (ahead_of(Run(threads=2)), readers_of(Run(threads=2))) == (8 * (4 << 20), 2)
+    for memory in (256 * 10**6, GB, 8 * GB):
+        for threads in (1, 2, 16, 512):
+            run = Run(memory=memory, threads=threads)
+            assert ahead_of(run) <= memory // 32
+            assert 1 <= readers_of(run) <= min(threads, 16)
+            assert readers_of(run) * batch_of(run) <= max(ahead_of(run), batch_of(run))
 
 
 def test_rows_that_fit_are_met_to_the_end_and_no_further() -> None:

@@ -117,7 +117,7 @@ def test_memory_is_the_sum_of_what_is_shown() -> None:
     run = Run(threads=4, memory=8 * 10**9)
     memory = estimate.memory_of(recipe, run, corpus)
     by_name = {line.name: line.bytes for line in memory.lines}
-    assert list(by_name) == ["rows", "tables", "batches", "verify", "program"]
+    assert list(by_name) == ["rows", "tables", "batches", "read ahead", "verify", "program"]
     assert memory.spilled == 0
     assert by_name["tables"] == (4 * 119 + 8 * 17 + 24 + 40) * 10**6
     assert by_name["rows"] == sum(size for _, size in row_bytes(recipe)) * 10**6
