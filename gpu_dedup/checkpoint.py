@@ -68,7 +68,7 @@ LATER = frozenset(
         "id_field", "on_no_text", "on_bad_row", "threshold_ppm", "recall_ppm", "num_perm", "bands", "rows", "sieve_cut",
         "distance", "search_distance", "near_action", "far_distance", "far_jaccard_ppm", "far_edit_ppm", "far_action",
         "bucket_cap", "cap_lowest", "cap_splits", "cap_slots", "verify", "edit_max_chars", "cluster", "witness",
-        "action", "keep",
+        "action", "keep", "key_action",
     )
 )  # fmt: skip
 # Fields that change nothing of who goes and for whom.
@@ -99,6 +99,7 @@ def decision_key(recipe: Recipe, contents: Sequence[Any]) -> dict[str, Any]:
     from gpu_dedup.kernels.unicode import UNICODE_VERSION
 
     known = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name not in UNDECIDED}
+    known["key_action"] = recipe.key_flags if recipe.keyed else None  # copies that are only flagged are looked at
     text = json.dumps([known, list(contents), DEFINITIONS, UNICODE_VERSION], sort_keys=True, ensure_ascii=True)
     return {"decision": hashlib.sha256(text.encode()).hexdigest()}
 

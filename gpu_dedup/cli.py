@@ -46,7 +46,8 @@ from gpu_dedup.run import BACKENDS, DEVICES, WRITE, Run, parse_size
 PROGRAM = "gpu-dedup"
 
 # Fields that mean nothing to a method: given with it, they are refused rather than ignored.
-_FILTER = frozenset(("key_field", "capacity", "fp_rate_ppb", "bloom", "on_full", "again"))
+_KEYS = frozenset(("key_field", "key_action"))
+_FILTER = frozenset(("capacity", "fp_rate_ppb", "bloom", "on_full", "again"))
 _TERMS = frozenset(("weights", "top_terms", "df_checksum", "df_table", "save_df_table"))
 _LEVELS = frozenset(("search_distance", "near_action", "far_distance", "far_jaccard_ppm", "far_edit_ppm", "far_action"))
 _PAIRS = frozenset(
@@ -87,6 +88,7 @@ MEANINGLESS = {
     ),
     # A filter knows that a row has been seen, not which one it was: there are no pairs, and the first copy stays.
     "bloom": _PAIRS
+    | {"key_action"}
     | _LEVELS
     | _WORK
     | _TERMS
@@ -105,7 +107,7 @@ MEANINGLESS = {
         "keep",
         "max_removed_ppm",
     },
-    "lshbloom": _PAIRS | _WORK | _TERMS | _LEVELS | {"distance", "key_field", "min_shingles", "keep"},
+    "lshbloom": _PAIRS | _WORK | _TERMS | _LEVELS | _KEYS | {"distance", "min_shingles", "keep"},
     "exact": _FILTER
     | _TERMS
     | _LEVELS
@@ -223,7 +225,14 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "Field with the text; several are joined by a newline, dots reach into objects. Else: text, or, where "
             "there is none, the only field that can be meant.",
         ),
-        Option("key_field", "--key-field", str, "FIELD", "bloom: compare this field, such as url, not the text."),
+        Option(
+            "key_field",
+            "--key-field",
+            str,
+            "FIELD",
+            "Rows with equal values here, such as url, are copies, whatever their texts; one stays before texts are "
+            "looked at. bloom: this field is compared, not the text.",
+        ),
         Option(
             "pretokenized",
             "--pretokenized",
@@ -286,6 +295,14 @@ RECIPE_OPTIONS: dict[str, tuple[Option, ...]] = {
             "|".join(WITNESS),
             "Match that the log names: the first kept row, or the most similar of the kept rows before it.",
             "lowest",
+        ),
+        Option(
+            "key_action",
+            "--key-action",
+            str,
+            "|".join(ACTIONS),
+            "The same for copies by --key-field alone; flagged ones go on to the comparison of texts.",
+            "as --action",
         ),
         Option(
             "near_action",
@@ -595,7 +612,9 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
     for field in (*recipe, *run):
         if field in MEANINGLESS.get(method, frozenset()):
             raise RecipeError(f"{_flag(field)} means nothing with --method {method}; drop it")
-    if recipe.get("key_field") is not None and "text_field" in recipe:
+    if "key_action" in recipe and "key_field" not in recipe:
+        raise RecipeError("--key-action is for copies by --key-field, and none is named; drop it, or name the field")
+    if method in STREAMED and recipe.get("key_field") is not None and "text_field" in recipe:
         raise RecipeError("--text-field means nothing beside --key-field, which is what is compared; drop one")
     if method in STREAMED and "limit" in recipe and "bloom" in run:
         raise RecipeError("--limit stops inside a file, and a saved filter holds whole files; drop one")

@@ -43,6 +43,7 @@ _WORDS = {
     "no-text": "no text to compare",
     "bad-row": "bad rows",
     "bloom": "seen before, says the filter",
+    "key": "copies by key",
 }
 _COLOURS = {
     "kept": "c0",
@@ -52,14 +53,16 @@ _COLOURS = {
     "no-text": "c4",
     "bad-row": "c5",
     "bloom": "c1",
+    "key": "c6",
 }
 
 _STYLE = """
 :root { color-scheme: light dark; --bg: #fcfcfb; --card: #ffffff; --ink: #1c1d1f; --soft: #55585e; --line: #d9dbdf;
-  --c0: #2f6f9f; --c1: #b4562d; --c2: #d98a1f; --c3: #8a5a9e; --c4: #6b7280; --c5: #a8324a;
+  --c0: #2f6f9f; --c1: #b4562d; --c2: #d98a1f; --c3: #8a5a9e; --c4: #6b7280; --c5: #a8324a; --c6: #2f8577;
   --del: #fde3dc; --del-ink: #7a1f0a; --add: #dcefe0; --add-ink: #14502a; --warn: #fff4d6; --warn-line: #b98900; }
 @media (prefers-color-scheme: dark) { :root { --bg: #16181b; --card: #1e2125; --ink: #e8e9eb; --soft: #a9aeb6;
   --line: #363b42; --c0: #6fb1e0; --c1: #ea9470; --c2: #f0b35a; --c3: #c79ad9; --c4: #9aa3af; --c5: #ec7f93;
+  --c6: #74c9b8;
   --del: #4a231a; --del-ink: #ffc9b8; --add: #173a24; --add-ink: #b9e8c8; --warn: #3a300f; --warn-line: #d9ad2b; } }
 * { box-sizing: border-box; }
 body { margin: 0; overflow-wrap: anywhere; background: var(--bg); color: var(--ink);
@@ -87,9 +90,10 @@ svg { display: block; width: 100%; height: auto; } .stack { height: 26px; margin
 svg text { fill: var(--soft); font-size: 14px; font-family: inherit; } svg .strong { fill: var(--ink); }
 .axis { stroke: var(--soft); stroke-width: 1; } .grid { stroke: var(--line); stroke-width: 1; }
 .c0 { fill: var(--c0); } .c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); }
-.c4 { fill: var(--c4); } .c5 { fill: var(--c5); }
+.c4 { fill: var(--c4); } .c5 { fill: var(--c5); } .c6 { fill: var(--c6); }
 .k0 { background: var(--c0); } .k1 { background: var(--c1); } .k2 { background: var(--c2); }
 .k3 { background: var(--c3); } .k4 { background: var(--c4); } .k5 { background: var(--c5); }
+.k6 { background: var(--c6); }
 .curve { fill: none; stroke: var(--c0); stroke-width: 2.5; } .whisker { stroke: var(--c1); stroke-width: 1.5; }
 .threshold { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 5 4; }
 .text { font-size: .9rem; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 22rem; overflow-y: auto;
@@ -580,12 +584,12 @@ def _group(group: Group, number: int, report: Report) -> Iterator[str]:
 def _beside(group: Group, member: Member, report: Report) -> Iterator[str]:
     like = f"similarity {member.shared / member.union:.4f} ({member.shared:,} of {member.union:,})"
     if member.union <= 0:
-        like = "an exact copy" if member.reason == "exact" else "similarity not counted"
+        like = {"exact": "an exact copy", "key": "a copy by its key"}.get(member.reason, "similarity not counted")
     place = _text(f"{member.file} row {member.row}", 120)
     if member.text is None or group.text is None:
         yield f"<p>{place}: {like}</p>"
         return
-    if member.text == group.text and member.union <= 0:
+    if member.text == group.text and member.union <= 0 and member.reason != "key":
         yield f'<p class="number">{place}: {like}.</p><div class="card">'
         more = "<span class='soft'> ...</span>" if len(group.text) >= EXCERPT else ""
         label = 'role="group" aria-label="beginning of both rows"'

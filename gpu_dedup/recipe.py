@@ -116,7 +116,8 @@ class Recipe:
     method: str = "minhash"
     text_field: tuple[str, ...] = ()  # none named: text, or what the pipeline guesses in its stead
     pretokenized: str | None = None  # this field, a list of tokens, is the text: its items are the units
-    key_field: str | None = None  # bloom: this field is compared, not the text
+    key_field: str | None = None  # rows of equal values in this field are copies; bloom: it is compared, not the text
+    key_action: str | None = None  # ... of such copies: remove or flag; None: `action`
     id_field: str = "id"
     normalize: tuple[str, ...] | None = None  # None: nfkc,lower,whitespace for near copies, nothing for exact ones
     shingle: str = "token:5"
@@ -189,8 +190,27 @@ class Recipe:
             )
         if self.key_field == "":
             raise RecipeError("key-field '' names no field; give one, such as url")
-        if self.key_field is not None and self.method != "bloom":
-            raise RecipeError(f"key-field {self.key_field!r} is for method bloom; name the field with text-field")
+        if self.key_field is not None and self.method == "lshbloom":
+            raise RecipeError(
+                f"key-field {self.key_field!r} is an exact key, and method lshbloom has filters of bands alone; use "
+                "method bloom for keys"
+            )
+        if self.keyed:
+            if self.keep == "none":
+                raise RecipeError(
+                    "keep none keeps no copy, and a key's rows need one that stays; drop key-field or keep"
+                )
+            if self.near and self.on_no_text == "drop":
+                raise RecipeError(
+                    f"on-no-text drop takes out rows that others of their key-field {self.key_field!r} would stay for; "
+                    "drop one of the two"
+                )
+        elif self.key_action is not None and self.method in STREAMED:
+            raise RecipeError(
+                f"method {self.method} takes no key-action beside action; drop key-action, and use action"
+            )
+        elif self.key_action is not None:
+            raise RecipeError("key-action is for copies by key-field, and there is none; name one, or drop key-action")
         if self.capacity is not None and not 1 <= self.capacity < 2**62:
             raise RecipeError(f"capacity {self.capacity} is outside 1 to 2**62; give the most rows that will come")
         if not 1 <= self.fp_rate_ppb < PPB:
@@ -258,7 +278,7 @@ class Recipe:
                 raise RecipeError(
                     f"{option} {getattr(self, name) / PPM:g} is outside (0, 1]; give a share such as 0.75"
                 )
-        for name in ("near_action", "far_action"):
+        for name in ("near_action", "far_action", "key_action"):
             if getattr(self, name) is not None:
                 _choice(name.replace("_", "-"), getattr(self, name), ACTIONS)
         if self.method == "cascade":
@@ -328,6 +348,16 @@ class Recipe:
         return self.with_(method="minhash", threshold_ppm=self.far_jaccard_ppm) if self.leveled else self
 
     @property
+    def keyed(self) -> bool:
+        """Rows of equal keys are copies, beside what texts say."""
+        return self.key_field is not None and self.method not in STREAMED
+
+    @property
+    def key_flags(self) -> bool:
+        """Copies by key are flagged, and go on as all other rows do."""
+        return (self.key_action or self.action) == "flag"
+
+    @property
     def near_flags(self) -> bool:
         """Matches of level 1 are flagged, and nothing is removed for them."""
         return (self.near_action or self.action) == "flag"
@@ -363,7 +393,7 @@ class Recipe:
             raise RecipeError("pretokenized '' names no field; give one, such as input_ids")
         for name, given in (
             ("text-field", self.text_field),
-            ("key-field", self.key_field),
+            ("key-field", self.key_field if self.method in STREAMED else None),
             ("normalize", self.normalize),
             ("strip", self.strip),
             ("max-chars", self.max_chars),
@@ -407,7 +437,7 @@ class Recipe:
     @property
     def texts_from(self) -> tuple[str, ...]:
         """The fields that a row's text is made of: what is compared."""
-        if self.key_field is not None:
+        if self.key_field is not None and self.method in STREAMED:
             return (self.key_field,)
         if self.pretokenized is not None:
             return (self.pretokenized,)

@@ -16,11 +16,13 @@ removed.parquet has one row for every row that went, or that was flagged, in the
                        under methods without fingerprints
     level              of a cascade, the level whose match caught the row, 1 or 2; null elsewhere
     reason             exact | near | exact+near | no-text | bad-row | bloom (a filter has seen it; witness unknown)
+                       | key (its key field equals the witness's)
     guarantee          kept-witness | chain | probabilistic; null for reasons no-text and bad-row
     witness_kept       true if the witness is in the output; null without a witness
     action             remove | flag
     linked_file, linked_row, linked_similarity
-                       under cluster=connected: the neighbour that drew the row in; null elsewhere
+                       under cluster=connected: the neighbour that drew the row in; reason key: the first row of that
+                       key, where this went and kept_row stays for it; null elsewhere
 
 Parquet holds UTF-8 only: a lone surrogate in an id, or a byte of a file name that is no UTF-8, appears as `\\ud835`.
 `result` in report.json names files in the same way; the paths in `machine` are JSON's own escapes and lead to the file.
@@ -60,7 +62,7 @@ REPORT_NAME = "report.json"
 LOG_NAME = "removed.parquet"
 
 BY_LINE = ("jsonl", "lines")  # formats of an input whose rows are physical lines
-REASONS = ("exact", "near", "exact+near", "no-text", "bad-row", "bloom")
+REASONS = ("exact", "near", "exact+near", "no-text", "bad-row", "bloom", "key")
 GUARANTEES = ("kept-witness", "chain", "probabilistic")
 BAD_ROWS_LISTED = 100
 GROUPS_LISTED = 10
@@ -203,13 +205,14 @@ class Collisions:
 class Level:
     """One level of a cascade. Its seconds are among `machine.stages`.
 
-    level    1: near fingerprints alone; 2: farther ones, verified
+    level    0: equal keys, or equal texts without a key field; 1: near fingerprints alone; 2: farther ones, verified
     action   remove | flag
-    looked   pairs that were looked at: met in the tables of fingerprints (counted in each), or candidates of level 2
-    within   of these, pairs at a distance of this level
-    alike    of these, pairs with enough Jaccard similarity (level 1: all)
-    matched  of these, pairs with enough Levenshtein similarity (level 1: all)
-    caught   different texts that went, or were flagged, by a match of this level
+    looked   level 0: rows that have a key, or a text; else pairs that were looked at: met in the tables of fingerprints
+             (counted in each), or candidates of level 2
+    within   of these, rows that the filter took for seen; pairs at a distance of this level
+    alike    of these, copies by all of the key; pairs with enough Jaccard similarity (level 1: all)
+    matched  of these, pairs with enough Levenshtein similarity (levels 0, 1: all)
+    caught   rows (level 0) or different texts that went, or were flagged, by a match of this level
     """
 
     level: int
@@ -571,6 +574,7 @@ _REASON_WORDS = {
     "no-text": "no text to compare",
     "bad-row": "bad rows",
     "bloom": "seen before, says the filter",
+    "key": "copies by key",
 }
 
 
@@ -599,7 +603,10 @@ def _summary(report: Report) -> Iterator[str]:
     if aside:
         yield f"{'':<12}{'':>13}  " + ", ".join(aside)
     yield ""
-    if report.collisions is not None:
+    if report.collisions is None:
+        for level in report.levels:
+            yield from _level(level, recipe)
+    else:
         yield from _comparison(report)
         for level in report.levels:
             yield from _level(level, recipe)
@@ -751,7 +758,15 @@ def _audit(audit: Audit, recipe: Mapping[str, Any]) -> Iterator[str]:
 def _level(level: Level, recipe: Mapping[str, Any]) -> Iterator[str]:
     near, far = recipe.get("distance"), recipe.get("far_distance")
     which = f"level {level.level}"
-    caught = f"{level.caught:,} {'texts flagged' if level.action == 'flag' else 'texts went'}"
+    what = "rows" if level.level == 0 else "texts"
+    caught = f"{level.caught:,} {what} {'flagged' if level.action == 'flag' else 'went'}"
+    if level.level == 0:
+        key = recipe.get("key_field")
+        yield (
+            f"{which:<12}{level.matched:>13,}  copies by {f'the key {_visible(key)}' if key else 'equal texts'}, of "
+            f"{level.looked:,} rows: {level.within:,} may have been seen, says the filter; {caught}"
+        )
+        return
     if level.level == 1:
         yield f"{which:<12}{level.matched:>13,}  pairs at {near} bits or less, not verified; {caught}"
         return
@@ -784,6 +799,13 @@ def _cost(report: Report) -> Iterator[str]:
 
 def describe(recipe: Mapping[str, Any]) -> str:
     """A recipe in a few words: 'minhash token:5, 17 bands x 7 rows, threshold 0.8'."""
+    text = _describe(recipe)
+    if recipe.get("key_field") and recipe.get("method") != "bloom":
+        text += f", copies by {_visible(recipe['key_field'])} first"
+    return text
+
+
+def _describe(recipe: Mapping[str, Any]) -> str:
     method = str(recipe.get("method", "?"))
     if method == "exact":
         steps = ",".join(recipe.get("normalize") or ()) or "none"

@@ -482,6 +482,10 @@ def _why(removal: Removal, recipe: Recipe) -> str:
         if removal["shared"] is not None:
             what = {"edit": "characters", "signature": "sketch slots"}.get(recipe.verify, f"{recipe.shingle} shingles")
             text += f" = {removal['shared']:,} of {removal['union']:,} {what}"
+    elif removal["reason"] == "key":
+        text += f": equal {recipe.key_field}" + (
+            "" if removal["linked_file"] is None else f" with {_name(removal, 'linked_')}, which went for this one"
+        )
     elif removal["kept_file"] is not None:
         text += ", similarity not measured"
     elif removal["reason"] == "bloom":

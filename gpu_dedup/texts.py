@@ -125,8 +125,9 @@ def _as_arrow(values: Any) -> Any:
 
 
 def dedup_texts(
-    texts: Any, recipe: Recipe | None = None, run: Run | None = None, *, ids: Any = None, keep_values: Any = None
-) -> Result:
+    texts: Any, recipe: Recipe | None = None, run: Run | None = None, *, ids: Any = None, keep_values: Any = None,
+    keys: Any = None,
+) -> Result:  # fmt: skip
     """Find duplicates in a column of texts.
 
     texts        a list or tuple, NumPy array (object, str, bytes), pyarrow Array or ChunkedArray (string, large_string,
@@ -138,6 +139,7 @@ def dedup_texts(
                  keep_work and fresh are about files and refused
     ids          a column of as many ids, for `Result.removals` alone
     keep_values  a column of as many values, where recipe.keep is max:FIELD or min:FIELD
+    keys         a column of as many keys, where recipe.key_field names one
 
     The answer is that of `dedup` over a JSONL file with one record for each text, on every backend. Texts are read in
     batches, those of candidate pairs twice; nothing is copied that is in Arrow's layout already. The column must not
@@ -160,6 +162,15 @@ def dedup_texts(
             raise RecipeError(f"keep {recipe.keep} compares values of {keeper!r}; give them as keep_values")
         keep_values = ids
     others = {} if keeper is None else {keeper: keep_values}
+    if keys is not None and not recipe.keyed:
+        raise RecipeError("keys mean nothing without key_field (and with methods of one pass); name one, or drop keys")
+    if recipe.keyed and recipe.key_field is not None:
+        if keys is None and recipe.key_field not in (keeper, recipe.id_field if ids is not None else None):
+            raise RecipeError(f"key-field {recipe.key_field!r} names what rows are copies by; give its values as keys")
+        if keys is not None or recipe.key_field != keeper:
+            if recipe.key_field == keeper:
+                raise RecipeError(f"keys and keep_values are both {keeper!r}; give one of them")
+            others[recipe.key_field] = ids if keys is None else keys
     source = column_source(texts, recipe.texts_from[0], others)
     names = None if ids is None else column_of(ids, "ids")
     if names is not None and len(names) != len(source.texts):

@@ -48,7 +48,8 @@ ELSEWHERE = frozenset(
         "method", "text_field", "id_field", "min_shingles", "on_no_text", "on_bad_row", "on_bad_file", "threshold_ppm",
         "recall_ppm", "sketch", "num_perm", "bands", "rows", "seed", "sieve_cut", "distance", "weights", "top_terms",
         "df_checksum", "bucket_cap", "cap_lowest", "cap_splits", "cap_slots", "verify", "edit_max_chars", "cluster",
-        "witness", "keep", "action", "limit", "key_field", "capacity", "fp_rate_ppb", "format", "lines",
+        "witness", "keep", "action", "limit", "key_field", "key_action", "capacity", "fp_rate_ppb", "format", "lines",
+        "search_distance", "near_action", "far_distance", "far_jaccard_ppm", "far_edit_ppm", "far_action",
     )
 )  # fmt: skip
 

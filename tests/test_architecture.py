@@ -17,7 +17,7 @@ KERNELS = REPO / "kernels"
 BASE = {"errors", "recipe", "run", "batch", "backend"}
 STAGES = {
     "read", "normalise", "shingle", "sketches", "bands", "bloom", "collide", "hamming", "verify", "cluster", "keep",
-    "write", "audit", "weights",
+    "write", "audit", "weights", "keys",
 }  # fmt: skip
 SERVICES = {
     "columns",

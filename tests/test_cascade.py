@@ -201,8 +201,10 @@ def test_the_report_counts_each_level(tmp_path: Path) -> None:
     path = harness.write_rows(tmp_path / "a.jsonl", rows)
     recipe = Recipe(method="cascade", distance=2, far_action="flag", far_distance=10, **FULL)
     report = dedup([str(path)], str(tmp_path / "out"), recipe, Run(progress=False))
-    near, far = report.levels
+    exact, near, far = report.levels
     want = judged(rows, recipe)
+    assert (exact.level, exact.action, exact.looked) == (0, "remove", len(rows))
+    assert exact.matched == exact.caught == sum(1 for v in want.values() if v[1] != "near")
     assert (near.level, near.action, far.level, far.action) == (1, "remove", 2, "flag")
     assert near.caught == sum(1 for v in want.values() if v[1:3] == ("near", 1))
     assert far.caught == sum(1 for v in want.values() if v[1:3] == ("near", 2))
@@ -212,6 +214,7 @@ def test_the_report_counts_each_level(tmp_path: Path) -> None:
     assert report.forecast[0].keys() == {"similarity", "near", "between", "bands", "far", "found"}
     assert (tmp_path / "out" / "_gpu_dedup" / "report.html").read_text().count("level 2 to 10 bits") == 1
     summary = report.summary()
+    assert f"copies by equal texts, of {len(rows)} rows" in summary
     assert "pairs at 2 bits or less, not verified" in summary
     assert "texts flagged" in summary
     assert Report.load(str(tmp_path / "out")).to_dict() == report.to_dict()

@@ -183,7 +183,7 @@ def test_an_option_sets_its_field_and_no_other(
 
 def test_the_table_above_covers_all_options() -> None:
     tested = {*GIVEN, *FILTER, *TERMS, "bands", "rows", "distance", "edit_max_chars", "stop_shingles", "strip"}
-    tested |= {*CASCADE, *cli.SWITCHES}
+    tested |= {*CASCADE, "key_action", *cli.SWITCHES}
     assert tested == {f.name for kind in (Recipe, Run) for f in dataclasses.fields(kind)}
 
 
@@ -346,12 +346,43 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_every_option_without_meaning_is_refused(
     method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for field in cli.MEANINGLESS[method] - {"bands", "rows", "edit_max_chars", "stop_shingles", "distance", *TERMS}:
+    for field in cli.MEANINGLESS[method] - {
+        "bands",
+        "rows",
+        "edit_max_chars",
+        "stop_shingles",
+        "distance",
+        "key_action",
+        *TERMS,
+    }:
         given = [cli.SWITCHES[field]] if field in cli.SWITCHES else list({**GIVEN, **FILTER, **CASCADE}[field][:2])
         flag = given[0]
         code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", method, *given)
         assert code == 2, flag
         assert f"{flag} means nothing with --method {method}" in err
+
+
+@pytest.mark.parametrize("method", ["minhash", "simhash", "cascade", "exact"])
+def test_keys_beside_texts(method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "x", "-o", "y", "--method", method)
+    code, _, _ = run_main(
+        capsys, *run, "--key-field", "meta.url", "--key-action", "flag", "--text-field", "body"
+    )  # fmt: skip
+    assert code == 0
+    recipe = seen["recipe"]
+    assert (recipe.key_field, recipe.key_action, recipe.texts_from) == ("meta.url", "flag", ("body",))
+    code, _, err = run_main(capsys, *run, "--key-action", "flag")
+    assert code == 2
+    assert "--key-action is for copies by --key-field, and none is named" in err
+
+
+@pytest.mark.parametrize("method", ["bloom", "lshbloom"])
+def test_filters_take_no_action_for_keys_alone(
+    method: str, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run_main(capsys, "run", "x", "-o", "y", "--method", method, "--key-action", "flag")
+    assert code == 2
+    assert f"--key-action means nothing with --method {method}" in err
 
 
 def test_help_lists_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

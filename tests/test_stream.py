@@ -80,7 +80,7 @@ def test_rows_seen_before_go(tmp_path: Path, rng: np.random.Generator, backend: 
         for name in ("kept_file", "kept_row", "kept_id", "similarity", "shared", "union", "witness_kept"):
             assert entry[name] is None
     assert report.counts.by_reason == {
-        "exact": 0, "near": 0, "exact+near": 0, "no-text": 0, "bad-row": 0, "bloom": len(gone)
+        "exact": 0, "near": 0, "exact+near": 0, "no-text": 0, "bad-row": 0, "bloom": len(gone), "key": 0
     }  # fmt: skip
     assert report.filter is not None
     assert (report.filter.held, report.filter.asked, report.filter.before) == (len(kept), 300, 0)
@@ -205,7 +205,8 @@ def test_what_no_filter_can_be(tmp_path: Path) -> None:
         ({"method": "bloom", "verify": "none"}, "verify means nothing"),
         ({"method": "lshbloom", "min_shingles": 3}, "min-shingles means nothing"),
         ({"method": "lshbloom", "cluster": "connected"}, "keeps the first copy"),
-        ({"key_field": "url"}, "is for method bloom"),
+        ({"method": "lshbloom", "key_field": "url"}, "use method bloom"),
+        ({"method": "bloom", "key_field": "url", "key_action": "flag"}, "drop key-action, and use action"),
         ({"method": "bloom", "fp_rate_ppb": 0}, "fp-rate 0 is outside"),
     ):
         with pytest.raises(RecipeError, match=words):

@@ -1,6 +1,7 @@
 """The order of the stages; nothing else in this package knows it.
 
 read -> normalise -> digest -> sketch                 survey   (first pass over the input)
+key classes, where rows have keys -> their first rows  sieve   (level 0; the others are done with)
 exact classes -> heads in keeper order                keep
 document frequencies, where SimHash weighs by them    terms    (heads are read again, unless a table is given)
 band keys -> sort & collide -> sieve -> verify        near     (chosen rows are read again)
@@ -34,16 +35,18 @@ from gpu_dedup.cluster import Decision
 from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.hamming import Near
+from gpu_dedup.keys import NO_KEY
 from gpu_dedup.pipeline import estimate
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
-from gpu_dedup.pipeline.exact import SORT, find_classes, texts_of
+from gpu_dedup.pipeline.exact import SORT, Classes, find_classes, texts_of
 from gpu_dedup.pipeline.figures import Groups, likeness
 from gpu_dedup.pipeline.footprint import Footprint, ahead_of, batch_of, readers_of, verify_of
 from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, rank_heads
-from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, keep_mask
+from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, join_keys, keep_mask
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.resume import Resume, Saver, load_decision, save_decision
+from gpu_dedup.pipeline.sieve import Sieved, may_meet
 from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.pipeline.terms import checked, count_terms, given_table
@@ -60,6 +63,7 @@ from gpu_dedup.report import (
     Group,
     HeavyBucket,
     InputFile,
+    Level,
     Member,
     Report,
     Verification,
@@ -109,7 +113,7 @@ def forecast(recipe: Recipe) -> Sequence[Any]:
 
 def name_text_field(recipe: Recipe, sources: Sequence[Source]) -> tuple[Recipe, str]:
     """The recipe with its text field, and words about it if that is a guess other than `text`."""
-    if recipe.text_field or recipe.pretokenized is not None or recipe.key_field is not None:
+    if recipe.text_field or recipe.pretokenized is not None or (recipe.key_field is not None and not recipe.keyed):
         return recipe, ""
     guess = guess_text_field(sources)
     if guess is None:
@@ -307,6 +311,7 @@ def _check_fields(recipe: Recipe, sources: Sequence[Source]) -> None:
         for name, given, default in (
             ("text-field", ",".join(recipe.text_field), ",".join(Recipe.text_field)),
             ("pretokenized", recipe.pretokenized or "", ""),
+            ("key-field", recipe.key_field or "", ""),
             ("id-field", recipe.id_field, Recipe.id_field),
             ("keep", recipe.keep if recipe.keep_field else "", ""),
         ):
@@ -398,12 +403,13 @@ def _search(
     """First pass, decisions, guard and audit. The backend of the job may be another one afterwards, and its recipe has
     the checksum of the document frequencies. table: of these, where they are known."""
     recipe, run, progress = job.recipe, job.run, job.progress
-    near, edit, streamed = recipe.sketched, recipe.verify == "edit", recipe.method in STREAMED
+    near, edit, streamed = recipe.sketched, recipe.verify == "edit" or recipe.leveled, recipe.method in STREAMED
+    filters = streamed or recipe.keyed or recipe.leveled
     fast, prints, html = recipe.sketch == "fast", recipe.printed, "html" in recipe.steps
     terms = recipe.weighted and table is None
     with progress.stage("start"):
         audited, trim = run.audit is not None, recipe.trims
-        warm(job.backend, progress.note, near, edit, audited, html, fast, streamed, prints, trim, terms)
+        warm(job.backend, progress.note, near, edit, audited, html, fast, filters, prints, trim, terms)
         if any(source.format in ("csv", "tsv") for source in sources):
             warm_csv(job.backend, progress.note)
         stream = Stream(recipe, run, open_filter(recipe, run, job.backend)) if streamed else None
@@ -421,7 +427,10 @@ def _search(
     if job.backend.name == "numpy" and run.backend is None and not few:
         job.backend, why = host_backend("numba"), "CPU; many rows for so small an input"
         with progress.stage("start"):
-            warm(job.backend, progress.note, near, edit, html=html, fast=fast, prints=prints, trim=trim, terms=terms)
+            warm(
+                job.backend, progress.note, near, edit, html=html, fast=fast, bloom=filters, prints=prints, trim=trim,
+                terms=terms,
+            )  # fmt: skip
         sketcher = replace(sketcher, backend=job.backend)
     found = _decide(job, survey, sketcher, kept) if stream is None else _streamed(job, survey, sketcher, stream)
     sketcher = found.sketcher
@@ -651,6 +660,7 @@ class _Found:
     without_text: I64
     short_texts: int
     heavy: list[HeavyBucket]
+    level0: Level | None = None
     frequencies: dict[str, Any] | None = None  # of SimHash's terms
 
 
@@ -664,14 +674,29 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
     """Exact classes, heads, collisions, verification: the outcome of every row."""
     recipe = job.recipe
     near = recipe.near
+    level0 = by_key = None
+    some, empty = texts_of(survey)
+    part_in = some if near else np.asarray(survey.status == ROW_TEXT, np.bool_)
+    if recipe.keyed:
+        with job.progress.stage("level 0: keys", None):
+            by_key, sieved = _copies_by_key(job, survey, some)
+            level0 = _level0(recipe.key_flags, sieved, len(by_key.copies))
+            if not recipe.key_flags:
+                part_in[by_key.copies] = False
     with job.progress.stage("exact copies", None):
-        some, empty = texts_of(survey)
-        part_in = some if near else survey.status == ROW_TEXT
-        found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table)
+        if recipe.leveled and level0 is None:
+            among, sieved = may_meet(survey.digest, part_in, job.backend, job.run.thread_count)
+            found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table, among)
+            level0 = _level0(recipe.action == "flag", sieved, len(found.copies))
+            del among
+        else:
+            found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table)
         del some, part_in
     if not near:
         outcome = assemble(recipe, survey.status, found.copies, found.head, None, None, empty)
-        return _Found(outcome, sketcher, None, None, None, empty, 0, [])
+        if by_key is not None:
+            join_keys(recipe, outcome, by_key.copies, by_key.head)
+        return _Found(outcome, sketcher, None, None, None, empty, 0, [], level0)
 
     frequencies = None
     if not sketcher.ready:
@@ -725,7 +750,33 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         shared = common_shingles(survey, sketcher, job.pool, job.run.batch_bytes, members)
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
     outcome = assemble(recipe, survey.status, copies, head, ranked.rows, decision, without_text)
-    return _Found(outcome, sketcher, decision, candidates, ranked, without_text, made.short, heavy, frequencies)
+    if by_key is not None:
+        join_keys(recipe, outcome, by_key.copies, by_key.head)
+    return _Found(outcome, sketcher, decision, candidates, ranked, without_text, made.short, heavy, level0, frequencies)
+
+
+def _copies_by_key(job: _Job, survey: Survey, some: Bool) -> tuple[Classes, Sieved]:
+    """Classes of rows of equal keys, and what the sieve in front of them saw.
+
+    some  bool[n]: rows with a text that is not empty; what another one would stand for would be lost
+    """
+    assert survey.key_digest is not None
+    assert survey.key_length is not None
+    keyed = some.copy()
+    for start, length in survey.key_length.blocks():
+        keyed[start : start + len(length)] &= length != NO_KEY
+    if not keyed.any():
+        raise RecipeError(
+            f"key-field {job.recipe.key_field!r}: no row has a value in it{_here(survey, job.recipe.key_field)}; name "
+            "a field that rows have, or drop it"
+        )
+    among, sieved = may_meet(survey.key_digest, keyed, job.backend, job.run.thread_count)
+    keys = survey.key_digest, survey.key_length
+    return find_classes(survey, job.recipe, keyed, job.sorted_rows, job.table, among, keys), sieved
+
+
+def _level0(flags: bool, sieved: Sieved, caught: int) -> Level:
+    return Level(0, "flag" if flags else "remove", sieved.asked, sieved.may_repeat, caught, caught, caught)
 
 
 def _streamed(job: _Job, survey: Survey, sketcher: Sketcher, stream: Stream) -> _Found:
@@ -846,6 +897,7 @@ def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, starte
             reason = REASONS[outcome.reason[member]]
             group.members.append(Member(facts.source.rel, local, reason, *numbers, excerpts.get(member)))
         report.largest_groups.append(group)
+    report.levels = [] if found.level0 is None else [found.level0]
     if recipe.sketched:
         view = recipe.bands_view
         report.forecast = [asdict(entry) for entry in forecast(recipe)]
@@ -856,7 +908,7 @@ def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, starte
         report.collisions = _collisions(found)
         assert found.ranked is not None
         report.likeness = likeness(recipe, survey, found.ranked, found.decision)
-        report.levels = found.candidates.levels if isinstance(found.candidates, Layers) else []
+        report.levels += found.candidates.levels if isinstance(found.candidates, Layers) else []
         stats = dict(found.decision.stats)
         report.machine.work = {"verify_parts": int(stats.pop("parts"))}
         weakest = stats.pop("weakest")

@@ -19,6 +19,7 @@ from gpu_dedup.pipeline.outcome import (
     EXACT,
     EXACT_NEAR,
     KEPT_WITNESS,
+    KEY,
     NEAR,
     PROBABILISTIC,
     REASONS,
@@ -324,14 +325,17 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
     linked_similarity = np.full(len(rows), np.nan)
     counted = linked_union > 0
     linked_similarity[counted] = linked_shared[counted] / linked_union[counted]
-    linked_similarity[(linked >= 0) & (reason != NEAR)] = 1.0  # an exact copy is linked by its head
+    linked_similarity[(linked >= 0) & ((reason == EXACT) | (reason == EXACT_NEAR))] = 1.0  # linked by its head
 
-    promises = (None, KEPT_WITNESS if recipe.keep != "none" else CHAIN, guarantee(recipe), PROBABILISTIC)
+    promises = (None, KEPT_WITNESS if recipe.keep != "none" else CHAIN, guarantee(recipe), PROBABILISTIC, CHAIN)
     promised = np.zeros(len(rows), np.int64)
     promised[reason == EXACT] = 1
     promised[(reason == NEAR) | (reason == EXACT_NEAR)] = 2
     promised[reason == BLOOM] = 3
+    # A copy by key is one of the row it is linked by; what that was removed for is another promise.
+    promised[reason == KEY] = np.where(linked[reason == KEY] < 0, 1, 2 if guarantee(recipe) == PROBABILISTIC else 4)
     if outcome.level is not None:
+        promised[(reason == KEY) & (linked >= 0) & (outcome.level[linked] == NEAR_LEVEL)] = 3
         promised[outcome.level[rows] == NEAR_LEVEL] = 3  # fingerprints alone
     own_id, own_type = ids.look_up(rows)
     kept_id, _ = ids.look_up(witness)

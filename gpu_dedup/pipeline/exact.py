@@ -1,4 +1,4 @@
-"""Exact classes of all rows, and the heads that go into the search, in so much memory as there is.
+"""Exact classes of all rows, by their texts or by their keys, and the heads that go into the search, in so much memory as there is.
 
 Rows of one digest fall in one part by its first bits. A part is sorted at a time, and of a part that is larger than may
 be sorted at a time (a text with very many copies has all of them in one) the rows come in pieces, each beside the heads
@@ -50,30 +50,38 @@ class Classes:
 
 
 def find_classes(
-    survey: Survey, recipe: Recipe, part_in: Bool, most: int, table: Callable[[Any, int | None], Table]
-) -> Classes:
+    survey: Survey, recipe: Recipe, part_in: Bool, most: int, table: Callable[[Any, int | None], Table],
+    among: Bool | None = None, keys: tuple[Table, Table] | None = None,
+) -> Classes:  # fmt: skip
     """Classes of equal digest and length, each with the first of its rows in keeper order as its head.
 
     part_in  bool[n]: rows that take part
     most     rows that may be sorted at a time
     table    makes tables for what is more
+    among    bool[n]: of these, rows that may have company; the others are heads of themselves. None: all
+    keys     digests and lengths of what is compared; None: those of the texts
     """
-    n, count = len(part_in), int(np.count_nonzero(part_in))
+    n, digests = len(part_in), keys or (survey.digest, survey.length)
     ranking = rank = None
     if recipe.keep not in ("first", "none"):
         ranking, rank = _ranking(survey, recipe, np.flatnonzero(part_in))
+    sorted_in = part_in if among is None else among
+    count = int(np.count_nonzero(sorted_in))
     found = _Copies()
     if count <= most:
-        rows = None if count == n else np.flatnonzero(part_in)
-        digest, length = survey.digest.slice(0, n), survey.length.slice(0, n)
-        if rows is not None:
-            digest, length = digest[rows], length[rows]
+        rows = None if count == n else np.flatnonzero(sorted_in)
+        if among is not None and rows is not None:  # few
+            digest, length = digests[0].take(rows), digests[1].take(rows)
+        else:
+            digest, length = digests[0].slice(0, n), digests[1].slice(0, n)
+            if rows is not None:
+                digest, length = digest[rows], length[rows]
         _sort(rows, digest, length, rank, found)
     else:
         parts = 1
         while parts < MAX_PARTS and count > parts * most // 2:  # half: parts are not all of one size
             parts *= 2
-        for made in partition(_records(survey, part_in), parts, 4, table):
+        for made in partition(_records(*digests, sorted_in), parts, 4, table):
             _in_pieces(made, most, rank, found)
             made.close()
     copies, head = found.joined()
@@ -116,14 +124,14 @@ def _ranking(survey: Survey, recipe: Recipe, rows: I64) -> tuple[I64, I64]:
     return ranking, rank
 
 
-def _records(survey: Survey, part_in: Bool) -> Iterator[tuple[U64, U64]]:
+def _records(digests: Table, lengths: Table, part_in: Bool) -> Iterator[tuple[U64, U64]]:
     """(first words of digests, records of row, digest, length) of the rows that take part."""
-    for start, digest in survey.digest.blocks():
+    for start, digest in digests.blocks():
         here = np.flatnonzero(part_in[start : start + len(digest)])
         out = np.empty((len(here), 4), np.uint64)
         out[:, 0] = here + start
         out[:, 1:3] = digest[here]
-        out[:, 3] = survey.length.slice(start, start + len(digest))[here]
+        out[:, 3] = lengths.slice(start, start + len(digest))[here]
         yield out[:, 1], out
 
 

@@ -21,6 +21,7 @@ from gpu_dedup.spool import MAX_PARTS, Budget
 
 # Bytes of a process that has imported and compiled all, with the table of seen digests; measured, x86-64, Python 3.11.
 PROGRAM = {"numpy": 200 << 20, "numba": 390 << 20}
+SEEN_KEYS = 32 << 20  # the table of seen keys, beside that of digests
 BATCH_COPIES = 8  # bytes in memory for each byte of a batch: itself, texts, their normalised form, shingles, sketches
 VERIFY = 256 << 20  # more does not make verification faster, only components larger than this slower
 VERIFY_SHARE = 8  # ... and no more than such a part of the memory
@@ -46,6 +47,10 @@ def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
         parts += [("fingerprint and group", 40), ("search or verification", SEARCH), ("decision", 32)]
     else:
         parts += [("verification", 41), ("decision", 24)] if recipe.near else [("class of a copy", 40)]
+    if recipe.keyed:
+        parts.append(("copies by key", 21))
+    if recipe.keyed or recipe.leveled:
+        parts.append(("filter of keys or digests", 4))
     if recipe.cluster == "connected" and recipe.near:
         parts.append(("neighbour", 48))
     if recipe.keep not in ("first", "none"):
@@ -101,7 +106,8 @@ def parts_of(recipe: Recipe, run: Run, backend: str) -> Parts:
     ahead = ahead_of(run) + readers * (size + IN_HAND)
     ahead_text = f"{bytes_text(ahead_of(run))} that wait, and {readers} in the hands of readers"
     verify = verify_of(run) if recipe.near else 0
-    return Parts(PROGRAM[backend], count * size * BATCH_COPIES, ahead, verify, text, ahead_text)
+    program = PROGRAM[backend] + (SEEN_KEYS if recipe.keyed else 0)
+    return Parts(program, count * size * BATCH_COPIES, ahead, verify, text, ahead_text)
 
 
 def least_memory(recipe: Recipe, run: Run, backend: str, held: int, rows: int) -> str:

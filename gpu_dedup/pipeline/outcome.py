@@ -12,8 +12,8 @@ from gpu_dedup.cluster import Decision
 from gpu_dedup.recipe import STREAMED, Recipe
 from gpu_dedup.spool import Numbers
 
-STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW, BLOOM = range(7)
-REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row", "bloom")
+STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW, BLOOM, KEY = range(8)
+REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row", "bloom", "key")
 
 KEPT_WITNESS = "kept-witness"
 CHAIN = "chain"
@@ -25,12 +25,13 @@ class Outcome:
     """One entry per global row; row numbers are global, -1 for none.
 
     reason   uint8[n], index into REASONS; 0 = no reason to go. Of a row that a filter has seen nothing else is known
-    witness  int64[n] the kept row that stands for a row with a reason exact, near or exact+near
+    witness  int64[n] the kept row that stands for a row with a reason exact, near, exact+near or key
     shared, union int64[n]  whole numbers behind the similarity with the witness; -1 where it is not known by counting
-    linked, linked_shared, linked_union int64[n]  cluster=connected: the neighbour that linked the row
+    linked, linked_shared, linked_union int64[n]  cluster=connected: the neighbour that linked the row; of a copy by
+             key, the first row of its key, where that does not stay itself
     distance int64[n] bits between the fingerprints of a near copy and its witness; -1 where nobody asked
     level    int64[n] or None: of a cascade, the level that a near copy was caught by; -1 elsewhere
-    flagged  bool[n] or None: of a cascade, near copies that are only flagged
+    flagged  bool[n] or None: of a cascade and with keys, copies that are only flagged
     """
 
     reason: U8
@@ -49,7 +50,8 @@ class Outcome:
     def nothing(cls, n: int, recipe: Recipe) -> Outcome:
         """No row goes; the columns that the recipe has no use for take no memory."""
         found = [np.full(n, -1, np.int64) if recipe.near else absent(n) for _ in range(2)]
-        linked = [np.full(n, -1, np.int64) if recipe.cluster == "connected" else absent(n) for _ in range(3)]
+        links = (recipe.cluster == "connected" or recipe.keyed, recipe.cluster == "connected")
+        linked = [np.full(n, -1, np.int64) if links[bool(i)] else absent(n) for i in range(3)]
         distance = np.full(n, -1, np.int64) if recipe.printed else absent(n)
         witness = absent(n) if recipe.method in STREAMED else np.full(n, -1, np.int64)
         none = np.zeros(n, np.uint8)
@@ -64,7 +66,7 @@ class Outcome:
     def flags(self, recipe: Recipe) -> Bool:
         """bool[n]: rows that are in the log and in the output."""
         if self.flagged is not None:
-            return self.flagged & np.isin(self.reason, (EXACT, NEAR, EXACT_NEAR))
+            return self.flagged & np.isin(self.reason, (EXACT, NEAR, EXACT_NEAR, KEY))
         return np.asarray(np.isin(self.reason, (EXACT, NEAR, EXACT_NEAR, BLOOM)) & (recipe.action == "flag"), np.bool_)
 
     @property
@@ -139,6 +141,26 @@ def assemble(
         for column in (out.witness, *out.numbers):
             column[without_text] = -1
     return out
+
+
+def join_keys(recipe: Recipe, out: Outcome, rows: I64, first: I64) -> None:
+    """Copies by key go as their first row does: they name it where it stays, else the row that stays for it.
+
+    rows   int64[q] rows whose key another row has that comes before them in keeper order
+    first  int64[q] the first row of each one's key, none of `rows`
+    A row that has a reason to go, or to be flagged, already keeps it; there are such where keys only flag.
+    """
+    if out.flagged is None:
+        out.flagged = np.zeros(len(out.reason), np.bool_)
+        if recipe.action == "flag":
+            out.flagged |= out.reason != STAYS
+    free = out.reason[rows] == STAYS
+    rows, first = rows[free], first[free]
+    gone = (out.reason[first] != STAYS) & ~out.flagged[first]
+    out.reason[rows] = KEY
+    out.witness[rows] = np.where(gone, out.witness[first], first)
+    out.linked[rows] = np.where(gone, first, -1)
+    out.flagged[rows] = recipe.key_flags
 
 
 def _all_copies_go(out: Outcome, member: I64, its_head: I64) -> None:

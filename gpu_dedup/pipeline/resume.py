@@ -78,6 +78,7 @@ class Part:
     """Rows of whole batches, one array for each thing that is known of them.
 
     status, digest, length, chars   as in Survey, for n rows
+    key_digest, key_length   likewise; None without a key field
     select      int64[s], rows that were sketched, ascending
     signatures  [s, slots], prints [s]; units, kept int64[s]. None for methods without sketches of that kind
     refs        int64[c, 5], the chunks that the rows came in
@@ -89,6 +90,8 @@ class Part:
     digest: Any
     length: Any
     chars: Any
+    key_digest: Any
+    key_length: Any
     select: Any
     signatures: Any
     prints: Any
@@ -107,7 +110,10 @@ class Part:
         return cls(**arrays, values=values, errors=[tuple(error) for error in part.facts["errors"]])
 
 
-ARRAYS = ("status", "digest", "length", "chars", "select", "signatures", "prints", "units", "kept", "refs")
+ARRAYS = (
+    "status", "digest", "length", "chars", "key_digest", "key_length", "select", "signatures", "prints", "units",
+    "kept", "refs",
+)  # fmt: skip
 
 
 def save_decision(kept: Checkpoint, key: dict[str, Any], decision: Decision, found: Candidates) -> None:
@@ -318,6 +324,8 @@ class Saver:
             "digest": [batch.digest for batch in batches],
             "length": [batch.length for batch in batches],
             "chars": [batch.chars for batch in batches],
+            "key_digest": [batch.key_digest for batch in batches],
+            "key_length": [batch.key_length for batch in batches],
             "select": [batch.select + start for batch, start in zip(batches, starts, strict=True)],
             **{
                 name: [None if batch.sketched is None else getattr(batch.sketched, name) for batch in batches]

@@ -298,15 +298,15 @@ def _join(
     table: Callable[[Any, int | None], Table],
 ) -> Survey:
     sketches = SketchTables(recipe, table) if recipe.near else None
-    columns = RowTables(
-        table, recipe.near, any(answer.arrays is not None and "chars" in answer.arrays for answer in answers)
-    )
+    chars = any(answer.arrays is not None and "chars" in answer.arrays for answer in answers)
+    columns = RowTables(table, recipe.near, chars, recipe.keyed)
     status = _status(answers)
     values = KeeperColumn(recipe.keep) if recipe.keep_field else None
     survey = Survey(
         files=[], status=status, digest=columns.digest, length=columns.length, chars=columns.chars, values=values,
         sketch=columns.sketch, sketches=sketches, blank=int(np.count_nonzero(status == ROW_BLANK)),
-        text_bytes=sum(answer.text_bytes for answer in answers),
+        text_bytes=sum(answer.text_bytes for answer in answers), key_digest=columns.key_digest,
+        key_length=columns.key_length,
     )  # fmt: skip
     row = sketch = 0
     for (first, last), answer in zip(shards, answers, strict=True):

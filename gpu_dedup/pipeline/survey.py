@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import COUNT, SET, TFIDF, Backend, Sketches
-from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
+from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Rows, Tape
 from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.keep import KeeperColumn, KeeperError
+from gpu_dedup.keys import NO_KEY, keys_of
 from gpu_dedup.normalise import Normaliser
 from gpu_dedup.pipeline.ahead import ReadAhead
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.resume import Resume, SavedRows, Saver
 from gpu_dedup.pipeline.stream import Stream
 from gpu_dedup.read import Chunk, ChunkRef, Source, open_source
+from gpu_dedup.read.chunks import quoted
 from gpu_dedup.read.items import count as count_tokens
 from gpu_dedup.recipe import STREAMED, WEIGHTS, Recipe
 from gpu_dedup.shingle import stop_hashes
@@ -100,11 +102,13 @@ class SketchTables:
 class RowTables:
     """Tables of what is known of every row, see `Survey`: one entry a row, in the order of the input."""
 
-    def __init__(self, table: Callable[[Any, int | None], Table], near: bool, chars: bool) -> None:
-        """near: there are sketches; chars: code points are counted too."""
+    def __init__(self, table: Callable[[Any, int | None], Table], near: bool, chars: bool, keyed: bool) -> None:
+        """near: there are sketches; chars: code points are counted too; keyed: rows have keys."""
         self.digest, self.length = table(np.uint64, 2), table(np.int64, None)
         self.sketch = table(np.int64, None) if near else None
         self.chars = table(np.int64, None) if chars else None
+        self.key_digest = table(np.uint64, 2) if keyed else None
+        self.key_length = table(np.int64, None) if keyed else None
 
     def append(self, batch: Any) -> None:
         for name, table in self.named():
@@ -117,6 +121,7 @@ class RowTables:
     def named(self) -> list[tuple[str, Table]]:
         """The tables by name."""
         out = [("digest", self.digest), ("length", self.length), ("sketch", self.sketch), ("chars", self.chars)]
+        out += [("key_digest", self.key_digest), ("key_length", self.key_length)]
         return [(name, table) for name, table in out if table is not None]
 
 
@@ -260,6 +265,7 @@ class Survey:
     sketches                      the sketch tables; still open. None for methods without
     verdict  uint8[n] or None     bits of pipeline/stream.py, of methods that decide as rows pass by; digest, length and
                                   sketch are empty then
+    key_digest, key_length   tables uint64[n, 2], int64[n]: of the row's key, NO_KEY where it has none; None without keys
     """
 
     files: list[FileFacts]
@@ -273,6 +279,8 @@ class Survey:
     blank: int
     text_bytes: int
     verdict: U8 | None = None
+    key_digest: Table | None = None
+    key_length: Table | None = None
 
     def place(self, row: int) -> tuple[FileFacts, int]:
         """File and row within the file of a global row number."""
@@ -315,6 +323,8 @@ class _Batch:
     select: I64
     sketched: Sketched | None
     saved: bool = False  # it came out of a part
+    key_digest: U64 | None = None
+    key_length: I64 | None = None
     sketch: I64 | None = None  # rows in the sketch tables, once they are there
 
 
@@ -464,6 +474,9 @@ class Surveyor:
         self.table = table
         self.stream = stream
         self.seen = SeenDigests() if self.recipe.method not in STREAMED else None
+        # Of keys that were met before, rows are copies, which nobody sketches: if the first row stays for the others.
+        goes = self.recipe.keyed and self.recipe.near and self.recipe.keep == "first" and not self.recipe.key_flags
+        self.seen_keys = SeenDigests() if goes else None
         # Also good after an error: the files that were finished before it, and the keeper's field of their rows.
         self.files: list[FileFacts] = []
         self.values = KeeperColumn(self.recipe.keep) if self.recipe.keep_field else None
@@ -473,7 +486,7 @@ class Surveyor:
         recipe = self.recipe
         sketches = SketchTables(recipe, self.table) if recipe.near else None
         values, done = self.values, self.files
-        columns = RowTables(self.table, recipe.near, self._needs_chars)
+        columns = RowTables(self.table, recipe.near, self._needs_chars, recipe.keyed)
         status: list[U8] = []
         stream = self.stream
         verdicts: list[list[U8]] = []
@@ -579,6 +592,8 @@ class Surveyor:
             blank=int(np.count_nonzero(joined == ROW_BLANK)),
             text_bytes=text_bytes,
             verdict=None if stream is None else _joined([v for per_file in verdicts for v in per_file]),
+            key_digest=columns.key_digest,
+            key_length=columns.key_length,
         )
 
     def _add(self, file: _File, item: _Batch, sketches: SketchTables | None, columns: RowTables, at_once: bool) -> None:
@@ -613,7 +628,7 @@ class Surveyor:
         file.waiting += len(item.status)
         if not at_once and self._at_once and file.waiting >= MOST_WAITING:
             if file.rows is None:
-                file.rows = RowTables(self.table, self.recipe.near, self._needs_chars)
+                file.rows = RowTables(self.table, self.recipe.near, self._needs_chars, self.recipe.keyed)
             file.move(file.rows)
 
     @property
@@ -648,7 +663,7 @@ class Surveyor:
             return
         # Under --on-bad-file skip a file that is damaged in any column has to be found out now: once rows of other
         # files may have a witness in it, it is too late to leave it out.
-        columns: list[str] | None = [*self.recipe.texts_from, self.recipe.keep_field or self.recipe.texts_from[0]]
+        columns: list[str] | None = [*self.recipe.texts_from, *self._extra]
         if self.recipe.on_bad_file == "skip":
             columns = None
         try:
@@ -729,6 +744,10 @@ class Surveyor:
         digest = part.digest[here]
         assert self.seen is not None
         self.seen.first_time(digest[select])
+        key_digest = key_length = None
+        if self.recipe.keyed:
+            key_digest, key_length = part.key_digest[here], part.key_length[here]
+            self._new_keys(key_digest, key_length, np.flatnonzero(part.length[here] > 0))
         sketched = None
         if part.units is not None:
             signatures = None if part.signatures is None else part.signatures[sketches]
@@ -747,7 +766,7 @@ class Surveyor:
             part.chars[here] if self._needs_chars else None,
             part.values[here] if self.recipe.keep_field and part.values is not None else None,
             [(row, reason) for at, row, reason in part.errors if begin <= at < begin + count],
-            select, sketched, saved=True,
+            select, sketched, True, key_digest, key_length,
         )  # fmt: skip
 
     def _work(self, item: _Work | _Saved | _Failure | _End) -> _Batch | _Failure | _End:
@@ -757,7 +776,7 @@ class Surveyor:
             return item
         recipe, backend = self.recipe, self.sketcher.backend
         chunk = item.chunk
-        extra = [recipe.keep_field] if recipe.keep_field else []
+        extra = self._extra
         try:
             rows = chunk.rows(backend, recipe, extra)
         except InputError as error:
@@ -766,27 +785,62 @@ class Surveyor:
             rows = rows.head(item.most)
         if item.known is not None:
             # The field is new to the part, so these rows go into a new one.
-            return replace(item.known, values=rows.fields[extra[0]], text_bytes=rows.tape.nbytes, saved=False)
+            return replace(
+                item.known, values=rows.fields[recipe.keep_field or ""], text_bytes=rows.tape.nbytes, saved=False
+            )
         normal = self.sketcher.normalise(rows.tape)
         length = np.diff(normal.offsets)
         digest = backend.digest(normal) if recipe.method != "lshbloom" else np.zeros((0, 2), np.uint64)
         chars = None
         if self._needs_chars or self.saver is not None:
             chars = backend.code_points(rows.tape) if recipe.pretokenized is None else count_tokens(rows.tape)
+        key_digest = key_length = None
+        if recipe.keyed:
+            key_digest, key_length = self._keys(item.facts.source, rows)
         select = np.zeros(0, np.int64)
         sketched = None
         if recipe.sketched:
             select = np.flatnonzero((rows.status == ROW_TEXT) & (length > 0))
             if not self.sketcher.ready:
                 select = select[:0]
+            if key_digest is not None and key_length is not None:
+                select = self._new_keys(key_digest, key_length, select)
             if self.seen is not None:
                 select = select[self.seen.first_time(digest[select])]
             sketched = self.sketcher.sketch(normal, select)
-        values = chunk.keeper_values(rows.fields[extra[0]]) if extra else None
+        values = chunk.keeper_values(rows.fields[recipe.keep_field]) if recipe.keep_field else None
         return _Batch(
             item.facts, chunk.first_row, [chunk.ref], chunk.nbytes, rows.tape.nbytes, rows.status, digest, length,
-            chars, values, rows.errors, select, sketched,
+            chars, values, rows.errors, select, sketched, False, key_digest, key_length,
         )  # fmt: skip
+
+    @property
+    def _extra(self) -> list[str]:
+        """Fields that are wanted beside the text: the keeper's first."""
+        named = [self.recipe.keep_field, self.recipe.key_field if self.recipe.keyed else None]
+        return list(dict.fromkeys(name for name in named if name is not None))
+
+    def _keys(self, source: Source, rows: Rows) -> tuple[U64, I64]:
+        """Digests and lengths of the keys of a chunk."""
+        assert self.recipe.key_field is not None
+        tape, length, refused = keys_of(rows.fields[self.recipe.key_field])
+        if refused and self.recipe.on_bad_row == "error":
+            place, what = refused[0]
+            raise InputError(
+                f"key-field {quoted([self.recipe.key_field])} is {what}, which no key can be",
+                "name a field of texts or numbers, or pass --on-bad-row keep, so that such a row has no key",
+                place=source.where(rows.first_row + place),
+            )
+        return self.sketcher.backend.digest(tape), length
+
+    def _new_keys(self, digest: U64, length: I64, select: I64) -> I64:
+        """Rows of `select` without those whose key was met before, as far as that is remembered."""
+        if self.seen_keys is None:
+            return select
+        keyed = length[select] != NO_KEY
+        new = np.ones(len(select), np.bool_)
+        new[keyed] = self.seen_keys.first_time(digest[select[keyed]])
+        return select[new]
 
     def _keep_values(self, values: KeeperColumn, batches: list[_Batch], files: list[FileFacts]) -> None:
         """Add the keeper's field of a finished file. Rows without a text take part in nothing, so theirs are absent."""
@@ -815,7 +869,7 @@ def _stripped(batch: _Batch) -> _Batch:
     none = np.zeros(0, np.int64)
     return replace(
         batch, sketched=None, errors=(), digest=np.zeros((0, 2), np.uint64), length=none, chars=None, select=none,
-        sketch=none,
+        sketch=none, key_digest=None, key_length=None,
     )  # fmt: skip
 
 
