@@ -199,9 +199,10 @@ def table_bytes(recipe: Recipe) -> tuple[int, int]:
     """Bytes of a different text in tables: (the largest of them, all the others)."""
     if recipe.method in STREAMED:
         return 0, 0
+    keys = ROW_TABLES * recipe.keyed
     if not recipe.near:
-        return 16, ROW_TABLES - 16
-    rest = ROW_TABLES + NEAR_TABLES + (8 if recipe.printed else 0) + 8 * (recipe.bands or 0) * recipe.banded
+        return 16, ROW_TABLES - 16 + keys
+    rest = ROW_TABLES + keys + NEAR_TABLES + (8 if recipe.printed else 0) + 8 * (recipe.bands or 0) * recipe.banded
     return (4 * recipe.slots, rest) if recipe.banded else (16, rest - 16)
 
 
@@ -232,6 +233,7 @@ def memory_of(recipe: Recipe, run: Run, corpus: Corpus) -> Memory:
     spilled = large + small - inside
     if recipe.method not in STREAMED:
         words = [str(ROW_TABLES + (NEAR_TABLES if recipe.near else 0))]
+        words += [f"{ROW_TABLES} of a key"] if recipe.keyed else []
         if recipe.banded:
             words += [f"4 x {recipe.slots} slots", f"8 x {recipe.bands} band keys"]
         words += ["8 of a fingerprint"] if recipe.printed else []
@@ -274,7 +276,7 @@ def disk_lines(recipe: Recipe, run: Run, corpus: Corpus, spilled: int, kept: boo
         slots = 0
         if recipe.near and recipe.banded:
             slots = max(recipe.slots, recipe.num_perm if run.keep_work and recipe.sketch != "fast" else 0)
-        each = PART_BYTES + 4 * slots + 8 * recipe.printed
+        each = PART_BYTES + 4 * slots + 8 * recipe.printed + ROW_TABLES * recipe.keyed
         lines.append(Line("parts", each * n, f"{each} x {n:,} texts, for the next start if this one is stopped"))
     if spilled:
         # Rows of a digest and heads of a band key come by parts then, which are tables too.

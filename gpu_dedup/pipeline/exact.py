@@ -1,4 +1,4 @@
-"""Exact classes of all rows, by their texts or by their keys, and the heads that go into the search, in so much memory as there is.
+"""Exact classes of all rows, by texts or by keys, and the heads that go into the search, in so much memory as there is.
 
 Rows of one digest fall in one part by its first bits. A part is sorted at a time, and of a part that is larger than may
 be sorted at a time (a text with very many copies has all of them in one) the rows come in pieces, each beside the heads

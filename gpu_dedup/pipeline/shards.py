@@ -227,7 +227,7 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     status.append(survey.status)
     status.finish()
     arrays = {"status": status.path}
-    for name in ("digest", "length", "sketch", "chars"):
+    for name in ("digest", "length", "sketch", "chars", "key_digest", "key_length"):
         made = getattr(survey, name)
         if made is not None:
             arrays[name] = made.path

@@ -265,7 +265,8 @@ class Survey:
     sketches                      the sketch tables; still open. None for methods without
     verdict  uint8[n] or None     bits of pipeline/stream.py, of methods that decide as rows pass by; digest, length and
                                   sketch are empty then
-    key_digest, key_length   tables uint64[n, 2], int64[n]: of the row's key, NO_KEY where it has none; None without keys
+    key_digest table uint64[n, 2] of the row's key; None without a key field
+    key_length table int64[n]     its bytes, NO_KEY where the row has none
     """
 
     files: list[FileFacts]
