@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import COUNT, SET, TFIDF, Backend, Sketches
-from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Rows, Tape
+from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_SKIPPED, ROW_TEXT, U8, U32, U64, Bool, Tape
 from gpu_dedup.errors import InputError, InternalError
 from gpu_dedup.keep import KeeperColumn, KeeperError
 from gpu_dedup.keys import NO_KEY, keys_of
@@ -326,6 +326,7 @@ class _Batch:
     saved: bool = False  # it came out of a part
     key_digest: U64 | None = None
     key_length: I64 | None = None
+    no_key: tuple[int, str] | None = None  # the first row whose key is none, and what it is
     sketch: I64 | None = None  # rows in the sketch tables, once they are there
 
 
@@ -795,9 +796,12 @@ class Surveyor:
         chars = None
         if self._needs_chars or self.saver is not None:
             chars = backend.code_points(rows.tape) if recipe.pretokenized is None else count_tokens(rows.tape)
-        key_digest = key_length = None
-        if recipe.keyed:
-            key_digest, key_length = self._keys(item.facts.source, rows)
+        key_digest = key_length = no_key = None
+        if recipe.key_field is not None and recipe.keyed:
+            keys, key_length, refused = keys_of(rows.fields[recipe.key_field])
+            key_digest = backend.digest(keys)
+            if refused:
+                no_key = rows.first_row + refused[0][0], refused[0][1]
         select = np.zeros(0, np.int64)
         sketched = None
         if recipe.sketched:
@@ -812,7 +816,7 @@ class Surveyor:
         values = chunk.keeper_values(rows.fields[recipe.keep_field]) if recipe.keep_field else None
         return _Batch(
             item.facts, chunk.first_row, [chunk.ref], chunk.nbytes, rows.tape.nbytes, rows.status, digest, length,
-            chars, values, rows.errors, select, sketched, False, key_digest, key_length,
+            chars, values, rows.errors, select, sketched, False, key_digest, key_length, no_key,
         )  # fmt: skip
 
     @property
@@ -820,19 +824,6 @@ class Surveyor:
         """Fields that are wanted beside the text: the keeper's first."""
         named = [self.recipe.keep_field, self.recipe.key_field if self.recipe.keyed else None]
         return list(dict.fromkeys(name for name in named if name is not None))
-
-    def _keys(self, source: Source, rows: Rows) -> tuple[U64, I64]:
-        """Digests and lengths of the keys of a chunk."""
-        assert self.recipe.key_field is not None
-        tape, length, refused = keys_of(rows.fields[self.recipe.key_field])
-        if refused and self.recipe.on_bad_row == "error":
-            place, what = refused[0]
-            raise InputError(
-                f"key-field {quoted([self.recipe.key_field])} is {what}, which no key can be",
-                "name a field of texts or numbers, or pass --on-bad-row keep, so that such a row has no key",
-                place=source.where(rows.first_row + place),
-            )
-        return self.sketcher.backend.digest(tape), length
 
     def _new_keys(self, digest: U64, length: I64, select: I64) -> I64:
         """Rows of `select` without those whose key was met before, as far as that is remembered."""
@@ -853,7 +844,16 @@ class Surveyor:
             raise error.named(lambda row: where_in(files, row)) from None
 
     def _check_rows(self, batch: _Batch) -> None:
-        if batch.errors and self.recipe.on_bad_row == "error":
+        bad = batch.errors and self.recipe.on_bad_row == "error"
+        if batch.no_key is not None and self.recipe.on_bad_row == "error":
+            row, what = batch.no_key
+            if not bad or row < batch.errors[0][0]:
+                raise InputError(
+                    f"key-field {quoted([self.recipe.key_field or ''])} is {what}, which no key can be",
+                    "name a field of texts or numbers, or pass --on-bad-row keep, so that such a row has no key",
+                    place=batch.facts.source.where(row),
+                )
+        if bad:
             row, reason = batch.errors[0]
             raise InputError(
                 f"{batch.facts.source.where(row)}: {reason}; mend it, or pass --on-bad-row skip (left out) or "
