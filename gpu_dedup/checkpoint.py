@@ -101,7 +101,7 @@ def decision_key(recipe: Recipe, contents: Sequence[Any]) -> dict[str, Any]:
     known = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name not in UNDECIDED}
     known["key_action"] = recipe.key_flags if recipe.keyed else None  # copies that are only flagged are looked at
     text = json.dumps([known, list(contents), DEFINITIONS, UNICODE_VERSION], sort_keys=True, ensure_ascii=True)
-    return {"decision": hashlib.sha256(text.encode()).hexdigest()}
+    return {"decision": hashlib.sha256(text.encode()).hexdigest(), "of": "heads that go"}
 
 
 # ---- a part file -----------------------------------------------------------------------------------------------------

@@ -112,6 +112,53 @@ def decide(
     return out.decision()
 
 
+@dataclass(frozen=True)
+class Gone:
+    """A decision as it is kept: entries for the heads that go alone, q of all of them; see `Decision`.
+
+    head, witness   int64[q] ranks; head is ascending
+    distance, level, flagged  None where nobody asked; linked and its numbers: only under cluster=connected
+    """
+
+    head: I64
+    witness: I64
+    shared: I64
+    union: I64
+    linked: I64 | None = None
+    linked_shared: I64 | None = None
+    linked_union: I64 | None = None
+    distance: I64 | None = None
+    level: I64 | None = None
+    flagged: Bool | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+    @classmethod
+    def of(cls, decision: Decision, recipe: Recipe, ranks: I64 | None = None) -> Gone:
+        """ranks: ascending, of the heads that the decision is about; None: of all heads."""
+        gone = np.flatnonzero(decision.witness >= 0)
+
+        def named(numbers: I64) -> I64:
+            return numbers if ranks is None else ranks[numbers]
+
+        connected = recipe.cluster == "connected"
+        return cls(
+            named(gone),
+            named(decision.witness[gone]),
+            decision.shared[gone],
+            decision.union[gone],
+            named(decision.linked[gone]) if connected else None,
+            decision.linked_shared[gone] if connected else None,
+            decision.linked_union[gone] if connected else None,
+            decision.distance[gone] if recipe.printed else None,
+            None if decision.level is None else decision.level[gone],
+            None if decision.flagged is None else decision.flagged[gone],
+            decision.stats,
+        )
+
+
 class Groups(Protocol):
     """Heads in groups, as `hamming.join` gives them: a head is a candidate of all of its group and of those next to it.
 

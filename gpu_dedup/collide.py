@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import I64, U32, U64
+from gpu_dedup.batch import I64, U32, U64, absent
 from gpu_dedup.errors import InternalError, RecipeError, RunError
 from gpu_dedup.recipe import Recipe
 
@@ -112,6 +112,11 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.hi)
+
+    @classmethod
+    def counted(cls, count: int, stats: CollideStats) -> Candidates:
+        """What is left when all is decided: so many pairs, in no memory."""
+        return cls(absent(count), absent(count), absent(count), stats)
 
 
 class _PairSet:

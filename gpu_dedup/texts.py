@@ -194,7 +194,7 @@ def dedup_texts(
     keep = np.zeros(n, bool)
     keep[: len(done.kept)] = done.kept
     return Result(
-        keep, _clusters(done.recipe, outcome.witness, n), _pairs(outcome, log, logged), done.recipe, done.report,
+        keep, _clusters(done.recipe, outcome, n), _pairs(outcome, log, logged), done.recipe, done.report,
         logged, _table(log), ids,
     )  # fmt: skip
 
@@ -215,24 +215,23 @@ def _check(recipe: Recipe, run: Run) -> None:
             raise RunError(f"{name} is about files, and texts in memory have none; drop it")
 
 
-def _clusters(recipe: Recipe, witness: I64, n: int) -> I64:
-    out = np.arange(n, dtype=np.int64)
-    gone = np.flatnonzero(witness >= 0)
+def _clusters(recipe: Recipe, outcome: Any, n: int) -> I64:
     if recipe.keep == "none":
-        lowest = host_backend("numpy" if n < 1000 else "numba").components(n, gone, witness[gone])
+        lowest = host_backend("numpy" if n < 1000 else "numba").components(n, outcome.rows, outcome.witness)
         return np.asarray(lowest, np.int64)
-    out[gone] = witness[gone]
+    out = np.arange(n, dtype=np.int64)
+    out[outcome.rows] = outcome.witness
     return out
 
 
 def _pairs(outcome: Any, log: dict[str, Any], logged: I64) -> Pairs:
-    there = outcome.witness[logged] >= 0
-    linked = outcome.linked[logged]
-    near = there & (linked >= 0)
+    about = outcome.about(logged)
+    there = about.witness >= 0
+    near = there & (about.linked >= 0)
     similarity = np.where(near, log["linked_similarity"], log["similarity"])
-    right = np.where(near, linked, outcome.witness[logged])
-    shared = np.where(near, outcome.linked_shared[logged], outcome.shared[logged])
-    union = np.where(near, outcome.linked_union[logged], outcome.union[logged])
+    right = np.where(near, about.linked, about.witness)
+    shared = np.where(near, about.linked_shared, about.shared)
+    union = np.where(near, about.linked_union, about.union)
     return Pairs(logged[there], right[there], similarity[there], shared[there], union[there])
 
 

@@ -31,7 +31,7 @@ from gpu_dedup import bands, bloom, hamming, page
 from gpu_dedup.backend import Backend, HostBackend, choose_backend, count_gpus, host_backend, warm, warm_csv
 from gpu_dedup.batch import I64, ROW_BAD, ROW_BLANK, ROW_TEXT, Bool
 from gpu_dedup.checkpoint import Checkpoint, decision_key, first_pass_key, folder_of
-from gpu_dedup.cluster import Decision
+from gpu_dedup.cluster import Gone
 from gpu_dedup.collide import Candidates
 from gpu_dedup.errors import InputError, RecipeError, RunError, shown
 from gpu_dedup.hamming import Near
@@ -654,7 +654,7 @@ class _Found:
 
     outcome: Outcome
     sketcher: Sketcher  # with all that sketches take
-    decision: Decision | None
+    decision: Gone | None
     candidates: Candidates | Near | Layers | None
     ranked: Heads | None  # the heads that decision is about
     without_text: I64
@@ -695,7 +695,7 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
     if not near:
         outcome = assemble(recipe, survey.status, found.copies, found.head, None, None, empty)
         if by_key is not None:
-            join_keys(recipe, outcome, by_key.copies, by_key.head)
+            outcome = join_keys(recipe, outcome, by_key.copies, by_key.head)
         return _Found(outcome, sketcher, None, None, None, empty, 0, [], level0)
 
     frequencies = None
@@ -751,7 +751,7 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         heavy.append(HeavyBucket(bucket.band, bucket.size, shared))
     outcome = assemble(recipe, survey.status, copies, head, ranked.rows, decision, without_text)
     if by_key is not None:
-        join_keys(recipe, outcome, by_key.copies, by_key.head)
+        outcome = join_keys(recipe, outcome, by_key.copies, by_key.head)
     return _Found(outcome, sketcher, decision, candidates, ranked, without_text, made.short, heavy, level0, frequencies)
 
 
@@ -891,11 +891,11 @@ def _report(job: _Job, done: _Searched, groups: Groups, emitted: Emitted, starte
         facts, local = survey.place(row)
         name = getattr(text, "as_py", lambda: None)()
         group = Group(facts.source.rel, local, name, int(size), excerpts.get(row))
-        for member in members:
+        about = outcome.about(np.array(members, np.int64))
+        for member, shared, union in zip(members, about.shared.tolist(), about.union.tolist(), strict=True):
             facts, local = survey.place(member)
-            numbers = int(outcome.shared[member]), int(outcome.union[member])
             reason = REASONS[outcome.reason[member]]
-            group.members.append(Member(facts.source.rel, local, reason, *numbers, excerpts.get(member)))
+            group.members.append(Member(facts.source.rel, local, reason, shared, union, excerpts.get(member)))
         report.largest_groups.append(group)
     report.levels = [] if found.level0 is None else [found.level0]
     if recipe.sketched:

@@ -119,9 +119,11 @@ class Target:
 
 def wanted_ids(outcome: Outcome, groups: I64) -> I64:
     """Global rows whose ids the log and the report want, ascending."""
-    logged = np.flatnonzero(outcome.reason != STAYS)
-    wanted = np.unique(np.concatenate([logged, outcome.witness[logged], outcome.linked[logged], groups]))
-    return wanted[wanted >= 0]
+    named = outcome.reason != STAYS
+    for rows in (outcome.witness, groups, outcome.linked):
+        if rows is not None:
+            named[rows[rows >= 0]] = True
+    return np.flatnonzero(named)
 
 
 def emit(
@@ -315,13 +317,13 @@ def _ids_of(chunk: Chunk, facts: FileFacts, sketcher: Sketcher, ids: Ids, count:
 def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, ids: Ids, rows: I64) -> dict[str, Any]:
     """Columns of removed.parquet for these global rows."""
     reason = outcome.reason[rows]
-    witness, linked = outcome.witness[rows], outcome.linked[rows]
-    shared, union = outcome.shared[rows], outcome.union[rows]
+    about = outcome.about(rows)
+    witness, linked, shared, union = about.witness, about.linked, about.shared, about.union
     similarity = np.full(len(rows), np.nan)
     counted = union > 0
     similarity[counted] = shared[counted] / union[counted]
     similarity[reason == EXACT] = 1.0
-    linked_shared, linked_union = outcome.linked_shared[rows], outcome.linked_union[rows]
+    linked_shared, linked_union = about.linked_shared, about.linked_union
     linked_similarity = np.full(len(rows), np.nan)
     counted = linked_union > 0
     linked_similarity[counted] = linked_shared[counted] / linked_union[counted]
@@ -334,17 +336,16 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
     promised[reason == BLOOM] = 3
     # A copy by key is one of the row it is linked by; what that was removed for is another promise.
     promised[reason == KEY] = np.where(linked[reason == KEY] < 0, 1, 2 if guarantee(recipe) == PROBABILISTIC else 4)
-    if outcome.level is not None:
-        promised[(reason == KEY) & (linked >= 0) & (outcome.level[linked] == NEAR_LEVEL)] = 3
-        promised[outcome.level[rows] == NEAR_LEVEL] = 3  # fingerprints alone
+    # fingerprints alone
+    promised[(reason == KEY) & (linked >= 0) & (outcome.about(linked).level == NEAR_LEVEL)] = 3
+    promised[about.level == NEAR_LEVEL] = 3
     own_id, own_type = ids.look_up(rows)
     kept_id, _ = ids.look_up(witness)
     names = [utf8(facts.source.rel) for facts in survey.files]
     file, row = _places(survey, rows)
     kept_file, kept_row = _places(survey, witness)
     linked_file, linked_row = _places(survey, linked)
-    flagged = outcome.flags(recipe)[rows]
-    level = np.full(len(rows), -1, np.int64) if outcome.level is None else outcome.level[rows]
+    flagged = keep[rows]  # a row of the log that is written
     return {
         "file": columns.named(names, file),
         "row": row,
@@ -356,8 +357,8 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
         "similarity": similarity,
         "shared": shared,
         "union": union,
-        "distance": outcome.distance[rows],
-        "level": level,
+        "distance": about.distance,
+        "level": about.level,
         "reason": columns.named(REASONS, reason),
         "guarantee": columns.named(promises, promised),
         "witness_kept": columns.flags(keep[np.maximum(witness, 0)], witness < 0),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_dedup.batch import I64
-from gpu_dedup.cluster import Decision
+from gpu_dedup.cluster import Gone
 from gpu_dedup.pipeline.near import Heads
 from gpu_dedup.pipeline.outcome import Outcome
 from gpu_dedup.pipeline.survey import Survey
@@ -17,16 +17,15 @@ from gpu_dedup.report import GROUPS_LISTED, MEMBERS_LISTED, Likeness
 SAMPLE = 1 << 16  # pairs whose bands are compared
 
 
-def likeness(recipe: Recipe, survey: Survey, heads: Heads, decision: Decision) -> list[Likeness]:
+def likeness(recipe: Recipe, survey: Survey, heads: Heads, decision: Gone) -> list[Likeness]:
     """Near copies by similarity: each head that goes, with its witness, or the neighbour that linked it.
 
     Bands are compared where verification is by true Jaccard similarity, which the S-curve is about. The answer depends
     on the decision alone.
     """
-    linked = recipe.cluster == "connected"
-    partner = decision.linked if linked else decision.witness
-    shared = decision.linked_shared if linked else decision.shared
-    union = decision.linked_union if linked else decision.union
+    partner, shared, union = decision.witness, decision.shared, decision.union
+    if decision.linked is not None and decision.linked_shared is not None and decision.linked_union is not None:
+        partner, shared, union = decision.linked, decision.linked_shared, decision.linked_union
     gone = np.flatnonzero((partner >= 0) & (union > 0))
     if not len(gone):
         return []
@@ -36,7 +35,7 @@ def likeness(recipe: Recipe, survey: Survey, heads: Heads, decision: Decision) -
     # (Not of a cascade, which also finds pairs without a band in common.)
     if recipe.method == "minhash" and recipe.verify == "exact" and survey.sketches is not None:
         chosen = np.arange(0, len(gone), -(-len(gone) // SAMPLE))
-        one, other = heads.sketch.take(gone[chosen]), heads.sketch.take(partner[gone[chosen]])
+        one, other = heads.sketch.take(decision.head[gone[chosen]]), heads.sketch.take(partner[gone[chosen]])
         agree = np.zeros(len(chosen), np.int64)
         for table in survey.sketches.keys:
             agree += table.take(one) == table.take(other)
@@ -65,7 +64,7 @@ class Groups:
 
     @classmethod
     def of(cls, recipe: Recipe, outcome: Outcome) -> Groups:
-        witness = outcome.witness[outcome.witness >= 0]
+        witness = outcome.witness
         if recipe.keep == "none":  # nobody stands for anybody
             witness = witness[:0]
         rows, counts = np.unique(witness, return_counts=True)
@@ -74,7 +73,8 @@ class Groups:
         by_size = {str(2**power): count for power, count in zip(powers.tolist(), groups.tolist(), strict=True)}
         largest = np.lexsort((rows, -sizes))[:GROUPS_LISTED]
         inside = np.flatnonzero(np.isin(outcome.witness, rows[largest]))
-        members = [_some(outcome, inside[outcome.witness[inside] == row]) for row in rows[largest].tolist()]
+        by_row = [inside[outcome.witness[inside] == row] for row in rows[largest].tolist()]
+        members = [_some(outcome, outcome.rows[places]) for places in by_row]
         return cls(len(rows), by_size, rows[largest], sizes[largest], members)
 
     @property
@@ -87,7 +87,8 @@ class Groups:
 def _some(outcome: Outcome, rows: I64) -> list[int]:
     """The least similar of these rows (the earlier among equals), then the first others that are no exact copies, then
     the first ones."""
-    union = outcome.union[rows]
-    likeness = np.where(union > 0, outcome.shared[rows] / np.maximum(union, 1), 2.0)
+    about = outcome.about(rows)
+    union = about.union
+    likeness = np.where(union > 0, about.shared / np.maximum(union, 1), 2.0)
     order = [int(rows[np.argmin(likeness)]), *rows[union > 0].tolist(), *rows[:MEMBERS_LISTED].tolist()]
     return list(dict.fromkeys(order))[:MEMBERS_LISTED]

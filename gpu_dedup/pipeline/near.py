@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu_dedup.backend import HostBackend, host_backend
 from gpu_dedup.batch import I64, U32, U64
-from gpu_dedup.cluster import NO_PAIRS, Crowd, Decision, Forest, decide, decide_crowd, decide_levels
+from gpu_dedup.cluster import NO_PAIRS, Crowd, Forest, Gone, decide, decide_crowd, decide_levels
 from gpu_dedup.collide import Candidates, CollideStats, collide
 from gpu_dedup.errors import RunError
 from gpu_dedup.hamming import DEAR_DISTANCE, Near, cost_text, join, plan
@@ -171,29 +171,33 @@ class Road:
         return self.pool.ordered(work, tables, self.threads)
 
     def verifier(
-        self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None, view: Recipe | None = None
-    ) -> Verifier:
-        """A verifier over heads; `needed` (ascending) are those that it may be asked about, whose texts are read.
+        self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None,
+        view: Recipe | None = None, by_rank: bool = False,
+    ) -> Verifier:  # fmt: skip
+        """A verifier over the heads of the ranks `needed` (ascending), whose texts are read.
 
-        view  says what is compared in the recipe's stead
+        view     says what is compared in the recipe's stead
+        by_rank  heads are known to it by their ranks, else by their places in `needed`
         """
         recipe, survey = view or self.sketcher.recipe, self.survey
         sketcher = replace(self.sketcher, recipe=recipe)
         items: TextItems | None = None
-        sizes = np.zeros(len(heads), np.int64)
-        if recipe.verify == "exact":
-            assert survey.sketches is not None
-            for start, sketch in heads.sketch.blocks():
-                sizes[start : start + len(sketch)] = survey.sketches.kept.take(sketch) * 8
-        elif recipe.verify == "edit":
-            for start, rows in heads.rows.blocks():
-                sizes[start : start + len(rows)] = survey.length.take(rows) * 4
+        count = len(heads) if by_rank else len(needed)
+        names = needed if by_rank else np.arange(count, dtype=np.int64)
+        sizes = np.zeros(count, np.int64)
         if recipe.verify in ("exact", "edit") and len(needed):
-            table = self.ragged(np.uint64 if recipe.verify == "exact" else np.uint32)
             rows = heads.rows.take(needed)
+            for start in range(0, len(needed), BLOCK):
+                here = slice(start, start + BLOCK)
+                if recipe.verify == "exact":
+                    assert survey.sketches is not None
+                    sizes[names[here]] = survey.sketches.kept.take(heads.sketch.take(needed[here])) * 8
+                else:
+                    sizes[names[here]] = survey.length.take(rows[here]) * 4
+            table = self.ragged(np.uint64 if recipe.verify == "exact" else np.uint32)
             with self.progress.stage("read candidates again", survey.bytes_of(rows)) as advance:
                 items = TextItems.read(
-                    survey, sketcher, self.pool, self.batch_bytes, table, needed, rows, len(heads), advance
+                    survey, sketcher, self.pool, self.batch_bytes, table, names, rows, count, advance
                 )
         # What is in memory anyway is compared where it lies. A GPU takes it in parts that fit there.
         backend = self.sketcher.backend
@@ -201,7 +205,7 @@ class Road:
         return Verifier(recipe, backend, items, sizes, self.memory, self.pool.ordered, agreements, whole)
 
 
-def find_and_decide(road: Road, heads: Heads) -> tuple[Decision, Candidates | Near | Layers]:
+def find_and_decide(road: Road, heads: Heads) -> tuple[Gone, Candidates | Near | Layers]:
     """Candidate pairs by the recipe's method, then the decision which heads go."""
     if road.sketcher.recipe.leveled:
         return by_levels(road, heads)
@@ -244,39 +248,54 @@ def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignature
     return candidates, signatures
 
 
-def by_bands(road: Road, heads: Heads) -> tuple[Decision, Candidates]:
-    """MinHash: candidates are pairs that meet in a band and pass the sieve."""
+def members_of(m: int, *sides: I64) -> I64:
+    """int64, ascending: those of m heads that are named."""
+    named = np.zeros(m, np.bool_)
+    for side in sides:
+        named[side] = True
+    return np.flatnonzero(named)
+
+
+def by_bands(road: Road, heads: Heads) -> tuple[Gone, Candidates]:
+    """MinHash: candidates are pairs that meet in a band and pass the sieve.
+
+    What is decided knows heads by their places among those that are in a candidate at all, so that the others take no
+    memory.
+    """
     recipe, backend = road.sketcher.recipe, road.sketcher.backend
-    candidates, signatures = meet_in_bands(road, heads)
+    found, signatures = meet_in_bands(road, heads)
+    stats, needed = found.stats, members_of(len(heads), found.hi, found.lo)
+    candidates = Candidates(np.searchsorted(needed, found.hi), np.searchsorted(needed, found.lo), found.agree, stats)
+    del found
 
     def agreements(left: I64, right: I64) -> I64:
         """Equal slots of pairs that are no candidates, in blocks that stay small."""
         out = np.empty(len(left), np.int64)
         for start in range(0, len(left), AGREEMENT_BLOCK):
             part = slice(start, start + AGREEMENT_BLOCK)
-            ranks, place = np.unique(np.concatenate([left[part], right[part]]), return_inverse=True)
+            places, place = np.unique(np.concatenate([left[part], right[part]]), return_inverse=True)
             one, other = np.split(place.astype(np.int64), 2)
-            out[part] = backend.agreements(signatures.take(ranks), one, other)
+            out[part] = backend.agreements(signatures.take(needed[places]), one, other)
         return out
 
-    verifier = road.verifier(heads, np.unique(np.concatenate([candidates.hi, candidates.lo])), agreements)
+    verifier = road.verifier(heads, needed, agreements)
     with road.progress.stage("verify", len(candidates), unit="pairs") as advance:
-        decision = decide(candidates, len(heads), recipe, backend, verifier, advance)
-    return decision, candidates
+        decision = decide(candidates, len(needed), recipe, backend, verifier, advance)
+    return Gone.of(decision, recipe, needed), Candidates.counted(len(candidates), stats)
 
 
-def by_prints(road: Road, heads: Heads) -> tuple[Decision, Near]:
+def by_prints(road: Road, heads: Heads) -> tuple[Gone, Near]:
     """SimHash: candidates are all pairs whose fingerprints differ in at most `distance` bits."""
     recipe, backend = road.sketcher.recipe, road.sketcher.backend
     prints = fingerprints(road.survey, heads)
     near = near_prints(road, prints, recipe.distance)
     crowd = Crowd(near, len(heads))
-    verifier = road.verifier(heads, crowd.heads)
+    verifier = road.verifier(heads, crowd.heads, by_rank=True)
     with road.progress.stage("verify", len(crowd.heads), unit="texts") as advance:
         decision = decide_crowd(crowd, len(heads), recipe, backend, verifier, advance)
     gone = np.flatnonzero(decision.witness >= 0)
     decision.distance[gone] = backend.hamming_distances(prints, gone, decision.witness[gone])
-    return decision, near
+    return Gone.of(decision, recipe), near
 
 
 def fingerprints(survey: Survey, heads: Heads) -> U64:
@@ -309,7 +328,7 @@ def bands_of(found: Candidates | Near | Layers) -> Candidates:
     return found if isinstance(found, Candidates) else Candidates(none, none, none, CollideStats())
 
 
-def by_levels(road: Road, heads: Heads) -> tuple[Decision, Layers]:
+def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
     """Cascade. Level 1: fingerprints at `distance` bits or less. Level 2: pairs that meet in bands (or at
     search-distance), up to far-distance bits, with Jaccard and Levenshtein similarity enough.
 
@@ -338,9 +357,10 @@ def by_levels(road: Road, heads: Heads) -> tuple[Decision, Layers]:
     hi, lo = hi[in_reach], lo[in_reach]
     within = len(hi)
 
-    jaccard = road.verifier(heads, np.unique(np.concatenate([hi, lo])), view=recipe.bands_view)
+    needed = members_of(m, hi, lo)
+    jaccard = road.verifier(heads, needed, view=recipe.bands_view)
     with road.progress.stage("level 2: Jaccard", None):
-        shared, union = jaccard.measure(NO_PAIRS, hi, lo)
+        shared, union = jaccard.measure(NO_PAIRS, np.searchsorted(needed, hi), np.searchsorted(needed, lo))
     enough = (union > 0) & (shared * PPM >= recipe.far_jaccard_ppm * union)
     hi, lo, shared, union = hi[enough], lo[enough], shared[enough], union[enough]
     alike = len(hi)
@@ -351,9 +371,11 @@ def by_levels(road: Road, heads: Heads) -> tuple[Decision, Layers]:
     )
     asked = np.flatnonzero(~over)
     view = recipe.bands_view.with_(verify="edit")
-    edit = road.verifier(heads, np.unique(np.concatenate([hi[asked], lo[asked]])), view=view)
+    needed = members_of(m, hi[asked], lo[asked])
+    edit = road.verifier(heads, needed, view=view)
     with road.progress.stage("level 2: edit", None):
-        same, longest = edit.measure(NO_PAIRS, hi[asked], lo[asked], recipe.far_edit_ppm)
+        one, other = np.searchsorted(needed, hi[asked]), np.searchsorted(needed, lo[asked])
+        same, longest = edit.measure(NO_PAIRS, one, other, recipe.far_edit_ppm)
     over[asked] = longest > recipe.edit_max_chars
     matches = asked[(longest > 0) & (longest <= recipe.edit_max_chars) & (same * PPM >= recipe.far_edit_ppm * longest)]
     far = Forest(hi[matches], lo[matches], shared[matches], union[matches])
@@ -368,7 +390,7 @@ def by_levels(road: Road, heads: Heads) -> tuple[Decision, Layers]:
         Level(1, action[recipe.near_flags], found.stats.compared, near.count, near.count, near.count, int(caught[1])),
         Level(2, action[recipe.far_flags], candidates, within, alike, len(matches), int(caught[2])),
     ]
-    return decision, Layers(near, bands, levels)
+    return Gone.of(decision, recipe), Layers(near, Candidates.counted(len(bands), bands.stats), levels)
 
 
 def _packed(hi: I64, lo: I64) -> U64:

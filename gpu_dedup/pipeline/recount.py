@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu_dedup.audit import Tally, estimate, sample
 from gpu_dedup.batch import I64, U64
-from gpu_dedup.cluster import Decision
+from gpu_dedup.cluster import Gone
 from gpu_dedup.errors import RunError
 from gpu_dedup.pipeline.near import Heads
 from gpu_dedup.pipeline.outcome import NEAR, STAYS, Outcome
@@ -45,7 +45,7 @@ def audit_rows(
     pool: Pool,
     batch_bytes: int,
     heads: Heads,
-    decision: Decision,
+    decision: Gone,
     outcome: Outcome,
     count: int,
     progress: Progress,
@@ -61,7 +61,9 @@ def audit_rows(
     stays = outcome.reason[row_of] == STAYS
     population = np.flatnonzero(stays)
     ranks = population[sample(row_of[population], count, recipe.fingerprint())]
-    tally = Tally(recipe, decision.witness, stays, ranks)
+    witness = np.full(len(heads), -1, np.int64)
+    witness[decision.head] = decision.witness
+    tally = Tally(recipe, witness, stays, ranks)
     others = np.flatnonzero(tally.could_blame)
     wanted = np.sort(row_of[others])
     rank_of_row = np.full(len(survey.status), -1, np.int64)

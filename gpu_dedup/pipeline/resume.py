@@ -18,7 +18,7 @@ import numpy as np
 
 from gpu_dedup.batch import MISSING, U8
 from gpu_dedup.checkpoint import Checkpoint, PartFile, Stretch
-from gpu_dedup.cluster import Decision
+from gpu_dedup.cluster import Gone
 from gpu_dedup.collide import Candidates, CollideStats, HeavyBucket
 from gpu_dedup.read import ChunkRef, Source
 
@@ -116,15 +116,15 @@ ARRAYS = (
 )  # fmt: skip
 
 
-def save_decision(kept: Checkpoint, key: dict[str, Any], decision: Decision, found: Candidates) -> None:
+def save_decision(kept: Checkpoint, key: dict[str, Any], decision: Gone, found: Candidates) -> None:
     """Keep who goes, and what the search saw, for a start that only has to write."""
     every = {f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "stats"}
     arrays = {name: array for name, array in every.items() if array is not None}
-    arrays.update(candidate_hi=found.hi, candidate_lo=found.lo, candidate_agree=found.agree)
-    kept.save_decision(key, {"stats": decision.stats, "search": asdict(found.stats)}, arrays)
+    facts = {"stats": decision.stats, "search": asdict(found.stats), "candidates": len(found)}
+    kept.save_decision(key, facts, arrays)
 
 
-def load_decision(kept: Checkpoint, key: dict[str, Any]) -> tuple[Decision, Candidates] | None:
+def load_decision(kept: Checkpoint, key: dict[str, Any]) -> tuple[Gone, Candidates] | None:
     """What `save_decision` kept under this key."""
     known = kept.load_decision(key)
     if known is None:
@@ -133,9 +133,8 @@ def load_decision(kept: Checkpoint, key: dict[str, Any]) -> tuple[Decision, Cand
     search = dict(facts["search"])
     search["heavy"] = tuple(HeavyBucket(one["band"], one["size"], tuple(one["members"])) for one in search["heavy"])
     search["largest"], search["histogram"] = tuple(search["largest"]), tuple(search["histogram"])
-    hi, lo, agree = (arrays.pop(f"candidate_{name}") for name in ("hi", "lo", "agree"))
-    candidates = Candidates(hi, lo, agree, CollideStats(**search))
-    return Decision(**arrays, stats=facts["stats"]), candidates
+    candidates = Candidates.counted(facts["candidates"], CollideStats(**search))
+    return Gone(**arrays, stats=facts["stats"]), candidates
 
 
 class Resume:

@@ -188,7 +188,7 @@ class Stream:
 
 def stream_outcome(recipe: Recipe, status: U8, verdict: U8) -> tuple[Outcome, I64]:
     """Outcome of every row by its verdict, and the rows without a text to compare."""
-    out = Outcome.nothing(len(status), recipe)
+    out = Outcome.nothing(len(status))
     out.reason[verdict & SEEN != 0] = BLOOM
     without_text = np.flatnonzero(verdict & NO_TEXT)
     if recipe.on_bad_row == "skip":
