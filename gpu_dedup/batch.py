@@ -9,11 +9,30 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gpu_dedup.errors import InternalError
+
 U8: TypeAlias = npt.NDArray[np.uint8]
 U32: TypeAlias = npt.NDArray[np.uint32]
 U64: TypeAlias = npt.NDArray[np.uint64]
 I64: TypeAlias = npt.NDArray[np.int64]
 Bool: TypeAlias = npt.NDArray[np.bool_]
+
+MAX_PAIRED = 1 << 32  # numbers that pairs are made of: two of them are one uint64
+
+
+def pack_pairs(hi: I64, lo: I64) -> U64:
+    """uint64[p]: hi << 32 | lo, which sorts as (hi, lo) does; each 0 <= number < MAX_PAIRED. Raises InternalError."""
+    for numbers in (hi, lo):
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < MAX_PAIRED:
+            raise InternalError(f"numbers {int(numbers.min())} to {int(numbers.max())} in a pair of 32 bits each")
+    out: U64 = (hi.astype(np.uint64) << np.uint64(32)) | lo.astype(np.uint64)
+    return out
+
+
+def unpack_pairs(packed: U64) -> tuple[I64, I64]:
+    """(hi, lo) of `pack_pairs`."""
+    return (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
 
 # What a physical row turned out to be.
 ROW_TEXT = 0  # has a text, possibly empty

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_dedup.backend import BEST, LOWEST, PARTNER, Backend
-from gpu_dedup.batch import I64, Bool, absent
+from gpu_dedup.batch import I64, Bool, absent, pack_pairs, unpack_pairs
 from gpu_dedup.errors import InternalError, RunError
 from gpu_dedup.recipe import PPM, Recipe
 
@@ -232,7 +232,7 @@ def decide_levels(
     shared, union = none[0], none[1]
     by_far = np.flatnonzero(level == FAR_LEVEL)
     if len(by_far):
-        at = np.searchsorted(far.hi * m + far.lo, by_far * m + witness[by_far])  # below 2**62 for m below 2**31
+        at = np.searchsorted(pack_pairs(far.hi, far.lo), pack_pairs(by_far, witness[by_far]))
         shared[by_far], union[by_far] = far.shared[at], far.union[at]
     if not bool(((witness[gone] < gone) & (state[witness[gone]] != REMOVED_STATE)).all()):
         raise InternalError("a head that goes names a witness that does not stay")
@@ -409,9 +409,9 @@ class Crowd:
         hi = np.repeat(asking[place], count)
         inside = np.arange(len(hi)) - np.repeat(np.cumsum(count) - count, count)
         lo = members[np.repeat(begin[near], count) + inside]
-        packed = (hi[lo < hi].astype(np.uint64) << np.uint64(32)) | lo[lo < hi].astype(np.uint64)
+        packed = pack_pairs(hi[lo < hi], lo[lo < hi])
         packed.sort()
-        return _Pairs((packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64))
+        return _Pairs(*unpack_pairs(packed))
 
 
 class _Deciding:

@@ -28,12 +28,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import I64, U32, U64, absent
+from gpu_dedup.batch import I64, MAX_PAIRED, U32, U64, absent, pack_pairs, unpack_pairs
 from gpu_dedup.errors import InternalError, RecipeError, RunError
 from gpu_dedup.recipe import Recipe
 
 GOLDEN = 0x9E3779B97F4A7C15  # step between the starts of key chains, as in kernels/mix64.py
-MAX_HEADS = 1 << 32  # a pair of ranks is one uint64
+MAX_HEADS = MAX_PAIRED
 SLICE_PAIRS = 1 << 16  # pairs in flight per thread: hi, lo and agreement stay in the L2 cache
 STORED_SLICE_PAIRS = 1 << 20  # the same where signatures are on disk: fewer, more nearly sequential reads
 SPLIT_HEADS = 1 << 20  # heads of large buckets that are split at a time (a larger bucket goes alone)
@@ -258,7 +258,7 @@ class _Collider:
                 passed = self._agreements(hi, lo) >= self.cut
                 hi, lo = hi[passed], lo[passed]
             out.after += len(hi)
-            out.pairs.add((hi.astype(np.uint64) << np.uint64(32)) | lo.astype(np.uint64))
+            out.pairs.add(pack_pairs(hi, lo))
 
     def _split(self, band: int, members: I64, starts: I64, large: I64, out: _Band) -> None:
         """Pairs of the large buckets' further keys, whole buckets at a time."""
@@ -299,8 +299,7 @@ class _Collider:
         return self.backend.agreements(table, place[: len(hi)], place[len(hi) :])
 
     def candidates(self, packed: U64, stats: CollideStats) -> Candidates:
-        hi = (packed >> np.uint64(32)).astype(np.int64)
-        lo = (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        hi, lo = unpack_pairs(packed)
         agree = np.empty(len(hi), np.int64)
         for start in range(0, len(hi), STORED_SLICE_PAIRS):
             stop = start + STORED_SLICE_PAIRS

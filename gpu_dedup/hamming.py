@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import I64, U64
+from gpu_dedup.batch import I64, MAX_PAIRED, U64, pack_pairs, unpack_pairs
 from gpu_dedup.errors import InternalError, RecipeError, RunError
 from gpu_dedup.recipe import MAX_DISTANCE
 
@@ -39,7 +39,7 @@ DEAR_DISTANCE = 5  # from here on the cost is said before the search
 COMPARED_PER_SECOND = (
     1e9  # measured: 0.7e9 to 1.5e9 on one core of an AMD EPYC (Zen 5), see benchmarks/bench_hamming.py
 )
-MAX_VALUES = 1 << 32  # a pair of positions is one uint64
+MAX_VALUES = MAX_PAIRED
 MAX_TABLES = 1024
 VALUE_COST = 32  # comparisons that a fingerprint costs in a table: its key, its place in a bucket
 SLICE_PAIRS = 1 << 20  # pairs in flight per thread
@@ -271,7 +271,7 @@ class _Search:
             )
             count += len(hi)
             self.check_room(count)
-            found.append((hi.astype(np.uint64) << np.uint64(32)) | lo.astype(np.uint64))
+            found.append(pack_pairs(hi, lo))
         return np.concatenate([np.zeros(0, np.uint64), *found]), np.diff(starts), compared
 
     def check_room(self, count: int) -> None:
@@ -338,8 +338,8 @@ def join(
     every.sort()
     if bool((every[1:] == every[:-1]).any()):
         raise InternalError("a pair of fingerprints came twice")
-    hi = places[(every >> np.uint64(32)).astype(np.int64)]
-    lo = places[(every & np.uint64(0xFFFFFFFF)).astype(np.int64)]
+    one, other = unpack_pairs(every)
+    hi, lo = places[one], places[other]
     stats = SearchStats(
         different=len(places),
         equal=m - len(places),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_dedup.backend import BEST, LOWEST, PARTNER, Backend
-from gpu_dedup.batch import I64, Bool
+from gpu_dedup.batch import I64, Bool, pack_pairs
 from gpu_dedup.errors import InternalError
 from gpu_dedup.recipe import Recipe
 
@@ -522,7 +522,6 @@ def _find_pairs(pairs: Pairs, hi: I64, lo: I64) -> tuple[I64, Bool]:
     """Position of each (hi, lo) among the candidates, and whether it is there."""
     if not len(pairs.hi):
         return np.zeros(len(hi), np.int64), np.zeros(len(hi), np.bool_)
-    base = int(max(pairs.hi[-1], hi.max())) + 1  # keys stay below 2**62 for fewer than 2**31 heads
-    keys = pairs.hi * base + pairs.lo
-    at = np.minimum(np.searchsorted(keys, hi * base + lo), len(keys) - 1)
-    return at, keys[at] == hi * base + lo
+    keys, wanted = pack_pairs(pairs.hi, pairs.lo), pack_pairs(hi, lo)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return at, keys[at] == wanted

@@ -574,9 +574,11 @@ def test_work_files_cut_short_anywhere(inputs: list[Path], tmp_path: Path) -> No
                 again = start(0, out, inputs)
                 if again.returncode != 0:  # never a wrong result: a list of names that nobody can read, for one
                     last = again.stderr.splitlines()[-1]
-                    assert re.search(r"errors\.(Output|Run)Error: .*(--overwrite|--fresh|another.* folder)", last), (
-                        again.stderr
-                    )
+                    assert re.search(
+                        r"errors\.(Output|Run)Error: .*(--overwrite|--fresh|(another|empty).* folder)", last
+                    ), again.stderr
+                    if name.name == "outputs.json":  # nobody can say any more what is whose
+                        shutil.rmtree(out)
                     again = start(0, out, inputs, overwrite=True, fresh=True)
                 assert again.returncode == 0, f"{name} at byte {at} of {len(data)}: {again.stderr}"
                 assert outcome(out) == outcome(whole), f"{name} at byte {at} of {len(data)}"

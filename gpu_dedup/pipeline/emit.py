@@ -68,10 +68,9 @@ class Ids:
                 self.texts[row] = (shown_text(text) if listed else text)[:EXCERPT]
 
     def add(self, rows: I64, values: list[Any]) -> None:
-        import pyarrow as pa
 
         pairs = [id_text(value) for value in values]
-        kinds = columns.texts([kind for _, kind in pairs]).cast(pa.string()).dictionary_encode()
+        kinds = columns.texts([kind for _, kind in pairs]).dictionary_encode()
         self._parts.append((rows, columns.texts([text for text, _ in pairs]), kinds))
 
     def look_up(self, rows: I64) -> tuple[Any, Any]:
@@ -83,7 +82,8 @@ class Ids:
             order = np.argsort(rows_met, kind="stable")
             self._rows = rows_met[order]
             texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(columns.integers(order))
-            kinds = pa.chunked_array([k.cast(pa.string()) for _, _, k in self._parts], pa.string())
+            # large: of some 358 million ids, "string" alone is 2**31 bytes
+            kinds = pa.chunked_array([k.cast(pa.large_string()) for _, _, k in self._parts], pa.large_string())
             self._table = texts, kinds.take(columns.integers(order))
         place = np.searchsorted(self._rows, rows)
         known = place < len(self._rows)

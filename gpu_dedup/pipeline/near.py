@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import HostBackend, host_backend
-from gpu_dedup.batch import I64, U32, U64
+from gpu_dedup.batch import I64, U32, U64, pack_pairs, unpack_pairs
 from gpu_dedup.cluster import NO_PAIRS, Crowd, Forest, Gone, decide, decide_crowd, decide_levels
 from gpu_dedup.collide import Candidates, CollideStats, collide
 from gpu_dedup.errors import RunError
@@ -349,8 +349,8 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
             "level 2 looks at; lower --search-distance, and let bands find them"
         )
     hi, lo = found.farther(apart, recipe.distance)
-    packed = np.unique(np.concatenate([_packed(bands.hi, bands.lo), _packed(hi, lo)]))
-    hi, lo = (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    packed = np.unique(np.concatenate([pack_pairs(bands.hi, bands.lo), pack_pairs(hi, lo)]))
+    hi, lo = unpack_pairs(packed)
     candidates = len(hi)
     bits = backend.hamming_distances(prints, hi, lo)
     in_reach = (bits > recipe.distance) & (bits <= recipe.far_distance)
@@ -391,11 +391,6 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
         Level(2, action[recipe.far_flags], candidates, within, alike, len(matches), int(caught[2])),
     ]
     return Gone.of(decision, recipe), Layers(near, Candidates.counted(len(bands), bands.stats), levels)
-
-
-def _packed(hi: I64, lo: I64) -> U64:
-    out: U64 = (hi.astype(np.uint64) << np.uint64(32)) | lo.astype(np.uint64)
-    return out
 
 
 def near_prints(road: Road, prints: U64, distance: int) -> Near:
