@@ -32,7 +32,8 @@ Progress = Callable[[int], None]
 
 CROWD_PAIRS = 1 << 21  # pairs of a crowd that are made at a time: some 60 bytes each
 NEAR_LEVEL, FAR_LEVEL = 1, 2  # of a match, as in kernels/levels_ref.py
-FLAGGED_STATE, REMOVED_STATE = 1, 2
+STAYS_STATE, FLAGGED_STATE, REMOVED_STATE = 0, 1, 2
+MAX_ROUNDS = 32  # of asking for far matches
 MOST_PAIRS = 1 << 36  # pairs of a crowd that are made where a rule needs all of them: half an hour of a core
 
 
@@ -71,6 +72,8 @@ class Decision:
     distance        int64[m] bits in which the fingerprints of a head and its witness differ; -1 where nobody asked
     level, flagged  int64[m], bool[m], of the method with levels alone: the level of the match with the witness, -1
                     where a head stays; the match is for review, and the head is not removed
+    edit_same, edit_longest   int64[m], likewise: code points behind the Levenshtein similarity with the witness of a
+                    far match, else -1
     stats           verified, matched, over_cap, components, largest_component: see `verify.Counts`
                     parts: loads of items; alone in depending on the memory
                     clusters: heads that stand for another one; largest_cluster: heads of the largest, with its witness
@@ -89,6 +92,8 @@ class Decision:
     stats: dict[str, Any] = field(default_factory=dict)
     level: I64 | None = None
     flagged: Bool | None = None
+    edit_same: I64 | None = None
+    edit_longest: I64 | None = None
 
 
 def decide(
@@ -130,6 +135,8 @@ class Gone:
     distance: I64 | None = None
     level: I64 | None = None
     flagged: Bool | None = None
+    edit_same: I64 | None = None
+    edit_longest: I64 | None = None
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -155,6 +162,8 @@ class Gone:
             decision.distance[gone] if recipe.printed else None,
             None if decision.level is None else decision.level[gone],
             None if decision.flagged is None else decision.flagged[gone],
+            None if decision.edit_same is None else decision.edit_same[gone],
+            None if decision.edit_longest is None else decision.edit_longest[gone],
             decision.stats,
         )
 
@@ -215,35 +224,73 @@ def decide_crowd(
     return out.decision()
 
 
+@dataclass(frozen=True)
+class FarMatches:
+    """What a judge says of far pairs that it was asked about.
+
+    matched        bool[q]
+    shared, union  int64[q] of those that match
+    same, longest  int64[q] of those that match: code points behind their Levenshtein similarity
+    """
+
+    matched: Bool
+    shared: I64
+    union: I64
+    same: I64
+    longest: I64
+
+
 def decide_levels(
-    crowd: Crowd, m: int, far: FarPairs, recipe: Recipe, backend: Backend, counts: dict[str, int]
-) -> Decision:
+    crowd: Crowd, m: int, far: FarPairs, judge: Callable[[I64], FarMatches], recipe: Recipe, backend: Backend,
+    counts: dict[str, int],
+) -> Decision:  # fmt: skip
     """Decide under two kinds of match: near ones of a crowd, far ones pair by pair; see kernels/levels_ref.py.
 
-    far     matches that are not near: hi, lo sorted by (hi, lo), with their shared and union
-    counts  verified and over_cap, for the stats
+    far     pairs that may be far matches, none of them near: hi, lo sorted by (hi, lo), each once
+    judge   tells which of these pairs (by number, ascending) match
+    counts  verified and over_cap, for the stats, when all has been asked
+
+    Lazily, in rounds: all is decided as if pairs that nobody has judged were none; those that would change what becomes
+    of their later head, given what has become of the earlier one, are judged next, for each head the first one, then
+    the next two, four ... When none would change anything, this is the decision over all pairs: of the lowest head with
+    another one some pair that was not judged would have mattered. Which pairs are judged depends on nothing else.
     """
     group, first, neighbours = crowd.graph
-    witness, level, state = backend.levels(
-        group, first, neighbours, far.hi, far.lo, recipe.near_flags, recipe.far_flags
-    )
+    waiting = np.arange(len(far.hi), dtype=np.int64)
+    found = _Found()
+    for turn in range(MAX_ROUNDS + 1):
+        at, numbers = found.sorted()
+        witness, level, state = backend.levels(
+            group, first, neighbours, far.hi[at], far.lo[at], recipe.near_flags, recipe.far_flags
+        )
+        asked = np.flatnonzero(_matters(far.hi[waiting], far.lo[waiting], witness, state, recipe.far_flags, m))
+        if not len(asked):
+            break
+        if turn < MAX_ROUNDS - 1:
+            asked = asked[_place_in_run(far.hi[waiting[asked]]) < 1 << turn]
+        else:  # a long chain, each link of which waits for the one before: all that is left, at once
+            asked = np.arange(len(waiting))
+        chosen = waiting[asked]
+        found.add(chosen, judge(chosen))
+        waiting = np.delete(waiting, asked)
     gone = np.flatnonzero(witness >= 0)
-    none = [np.full(m, -1, np.int64) for _ in range(6)]
+    none = [np.full(m, -1, np.int64) for _ in range(8)]
     shared, union = none[0], none[1]
     by_far = np.flatnonzero(level == FAR_LEVEL)
     if len(by_far):
-        at = np.searchsorted(pack_pairs(far.hi, far.lo), pack_pairs(by_far, witness[by_far]))
-        shared[by_far], union[by_far] = far.shared[at], far.union[at]
+        place = np.searchsorted(pack_pairs(far.hi[at], far.lo[at]), pack_pairs(by_far, witness[by_far]))
+        for column, number in zip((shared, union, none[6], none[7]), numbers, strict=True):
+            column[by_far] = number[place]
     if not bool(((witness[gone] < gone) & (state[witness[gone]] != REMOVED_STATE)).all()):
         raise InternalError("a head that goes names a witness that does not stay")
     left, right = crowd.edges()
-    label = backend.components(m, np.concatenate([left, far.hi]), np.concatenate([right, far.lo]))
+    label = backend.components(m, np.concatenate([left, far.hi[at]]), np.concatenate([right, far.lo[at]]))
     sizes = np.bincount(label, minlength=1)
     many = sizes[sizes > 1]
     stands = np.unique(witness[gone], return_counts=True)[1]
     stats: dict[str, Any] = {
         **counts,
-        "matched": crowd.total + len(far.hi),
+        "matched": crowd.total + len(at),
         "parts": 0,
         "components": len(many),
         "largest_component": int(many.max()) if len(many) else 0,
@@ -253,7 +300,43 @@ def decide_levels(
         "longest_chain": int(len(gone) > 0),
     }
     flagged = np.asarray(state == FLAGGED_STATE, np.bool_)
-    return Decision(witness, shared, union, none[2], none[3], none[4], none[5], stats, level, flagged)
+    return Decision(witness, shared, union, none[2], none[3], none[4], none[5], stats, level, flagged, none[6], none[7])
+
+
+def _matters(hi: I64, lo: I64, witness: I64, state: I64, far_flags: bool, m: int) -> Bool:
+    """bool[q]: if this pair matched, and nothing else were different, another thing would become of its later head."""
+    before = np.where(witness < 0, m, witness)
+    lower = lo < before[hi]  # than the witness that it has
+    if far_flags:
+        return np.asarray((state[lo] == STAYS_STATE) & (state[hi] != REMOVED_STATE) & lower, np.bool_)
+    return np.asarray((state[lo] != REMOVED_STATE) & ((state[hi] != REMOVED_STATE) | lower), np.bool_)
+
+
+def _place_in_run(values: I64) -> I64:
+    """int64[q]: place of each item in its run of equal ones."""
+    begins = np.concatenate([[True], values[1:] != values[:-1]])
+    place = np.arange(len(values), dtype=np.int64)
+    out: I64 = place - place[begins][np.cumsum(begins) - 1]
+    return out
+
+
+class _Found:
+    """Far matches as they are found, by the numbers of their pairs."""
+
+    def __init__(self) -> None:
+        self._parts = [np.zeros((5, 0), np.int64)]
+
+    def add(self, chosen: I64, told: FarMatches) -> None:
+        here = np.flatnonzero(told.matched)
+        columns = (chosen, told.shared, told.union, told.same, told.longest)
+        self._parts.append(np.stack([column[here] for column in columns]))
+
+    def sorted(self) -> tuple[I64, I64]:
+        """Numbers of pairs, ascending, and int64[4, q]: shared, union, same, longest."""
+        every = np.concatenate(self._parts, axis=1)
+        every = every[:, np.argsort(every[0], kind="stable")]
+        self._parts = [every]
+        return every[0], every[1:]
 
 
 def _settle(out: _Deciding, crowd: Crowd, block: I64, progress: Progress) -> None:
@@ -284,20 +367,16 @@ def _sweep(out: _Deciding, crowd: Crowd, asking: I64, staying: I64) -> None:
 
 
 class FarPairs(Protocol):
-    """Matches pair by pair: hi > lo, sorted by (hi, lo), each once; shared, union of each."""
+    """Pairs: hi > lo, sorted by (hi, lo), each once."""
 
     @property
     def hi(self) -> I64: ...
     @property
     def lo(self) -> I64: ...
-    @property
-    def shared(self) -> I64: ...
-    @property
-    def union(self) -> I64: ...
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class Pairs:
     """Candidates: hi > lo, sorted by (hi, lo), each once. agree is 0: there are no slots."""
 
     hi: I64
@@ -308,7 +387,7 @@ class _Pairs:
         return np.zeros(len(self.hi), np.int64)
 
 
-NO_PAIRS = _Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -397,7 +476,7 @@ class Crowd:
             yield asking[first:last]
             first = last
 
-    def pairs(self, asking: I64, others: I64 | None) -> _Pairs:
+    def pairs(self, asking: I64, others: I64 | None) -> Pairs:
         """All pairs (hi, lo) of one that asks and a lower one of the others (None: all heads), both ascending."""
         members, begin = self._members, self._begin
         if others is not None:
@@ -411,7 +490,7 @@ class Crowd:
         lo = members[np.repeat(begin[near], count) + inside]
         packed = pack_pairs(hi[lo < hi], lo[lo < hi])
         packed.sort()
-        return _Pairs(*unpack_pairs(packed))
+        return Pairs(*unpack_pairs(packed))
 
 
 class _Deciding:

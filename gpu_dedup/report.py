@@ -14,6 +14,8 @@ removed.parquet has one row for every row that went, or that was flagged, in the
     shared, union      whole numbers behind it (shingles; code points under verify=edit; slots under verify=signature)
     distance           bits in which the SimHashes of a near copy and its witness differ; null for exact copies, and
                        under methods without fingerprints
+    edit_similarity    of a cascade, Levenshtein similarity of the normalised texts of a near copy of level 2 and its
+                       witness; null elsewhere (under verify=edit it is `similarity`)
     level              of a cascade, the level whose match caught the row, 1 or 2; null elsewhere
     reason             exact | near | exact+near | no-text | bad-row | bloom (a filter has seen it; witness unknown)
                        | key (its key field equals the witness's)
@@ -210,7 +212,8 @@ class Level:
     looked   level 0: rows that have a key, or a text; else pairs that were looked at: met in the tables of fingerprints
              (counted in each), or candidates of level 2
     within   of these, rows that the filter took for seen; pairs at a distance of this level
-    alike    of these, copies by all of the key; pairs with enough Jaccard similarity (level 1: all)
+    alike    of these, copies by all of the key; pairs with enough Jaccard similarity (level 1: all; level 2: of those
+             that were asked about, `Verification.verified`)
     matched  of these, pairs with enough Levenshtein similarity (levels 0, 1: all)
     caught   rows (level 0) or different texts that went, or were flagged, by a match of this level
     """
@@ -924,11 +927,11 @@ def utf8(text: str) -> str:
 
 
 _INT = ("row", "kept_row", "shared", "union", "distance", "level", "linked_row")
-_FLOAT = ("similarity", "linked_similarity")
+_FLOAT = ("similarity", "edit_similarity", "linked_similarity")
 _BOOL = ("witness_kept",)
 COLUMNS = (
     "file", "row", "id", "id_type", "kept_file", "kept_row", "kept_id", "similarity", "shared", "union", "distance",
-    "level",
+    "edit_similarity", "level",
     "reason",
     "guarantee", "witness_kept", "action", "linked_file", "linked_row", "linked_similarity",
 )  # fmt: skip

@@ -493,6 +493,8 @@ def _why(removal: Removal, recipe: Recipe) -> str:
     if removal.values.get("distance") is not None:  # logs of older versions lack it
         bits = removal["distance"]
         text += f", distance {bits} {'bit' if bits == 1 else 'bits'}"
+    if removal.values.get("edit_similarity") is not None:
+        text += f", edit similarity {removal['edit_similarity']:.4f}"
     if removal.values.get("level") is not None:
         text += f", level {removal['level']}"
     return text + (f", guarantee {removal['guarantee']}" if removal["guarantee"] else "")

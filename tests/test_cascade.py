@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import random
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import corpora
 import harness
+import numpy as np
 import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_dedup import hamming, outlook
+from gpu_dedup.backend import host_backend
+from gpu_dedup.cluster import Crowd, FarMatches, Pairs, decide_levels
 from gpu_dedup.errors import RecipeError, RunError
 from gpu_dedup.outlook import Corpus
 from gpu_dedup.pipeline import dedup
@@ -122,6 +126,13 @@ def check(ran: harness.Ran, rows: list[dict[str, Any]], recipe: Recipe) -> Verdi
             assert entry["guarantee"] == "kept-witness"
             assert recipe.distance < entry["distance"] <= recipe.far_distance
             assert oracle.meets(entry["shared"], entry["union"], recipe.far_jaccard_ppm)
+            one, other = (oracle.normalise(rows[entry[name]]["text"], recipe.steps) for name in ("row", "kept_row"))
+            if entry["reason"] == "near":
+                longest = max(len(one), len(other))
+                assert entry["edit_similarity"] == (longest - edit_distance(one, other)) / longest
+            assert entry["edit_similarity"] >= recipe.far_edit_ppm / 10**6
+        else:
+            assert entry["edit_similarity"] is None
     return want
 
 
@@ -210,7 +221,7 @@ def test_the_report_counts_each_level(tmp_path: Path) -> None:
     assert far.caught == sum(1 for v in want.values() if v[1:3] == ("near", 2))
     assert far.looked >= far.within >= far.alike >= far.matched >= far.caught > 0
     assert report.counts.flagged == sum(1 for v in want.values() if v[3] == "flag")
-    assert {"near fingerprints", "collide", "level 2: Jaccard", "level 2: edit"} <= set(report.machine.stages)
+    assert {"near fingerprints", "collide", "level 2", "read candidates again"} <= set(report.machine.stages)
     assert report.forecast[0].keys() == {"similarity", "near", "between", "bands", "far", "found"}
     assert (tmp_path / "out" / "_gpu_dedup" / "report.html").read_text().count("level 2 to 10 bits") == 1
     summary = report.summary()
@@ -218,6 +229,82 @@ def test_the_report_counts_each_level(tmp_path: Path) -> None:
     assert "pairs at 2 bits or less, not verified" in summary
     assert "texts flagged" in summary
     assert Report.load(str(tmp_path / "out")).to_dict() == report.to_dict()
+
+
+@dataclass
+class Groups:
+    leader: Any
+    hi: Any
+    lo: Any
+    count: int
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_rounds_decide_as_all_pairs_at_once(data: st.DataObject) -> None:
+    """Groups, far pairs and matches at random: whoever is asked, and in however many rounds, the decision is that of
+    the kernel over all matches, and each pair is asked about once at most."""
+    m = data.draw(st.integers(1, 12))
+    leader = np.arange(m)
+    for i in range(m):  # a group is led by its lowest member
+        leader[i] = leader[data.draw(st.integers(0, i))]
+    leaders = sorted(set(leader.tolist()))
+    all_pairs = [(h, low) for h in range(m) for low in range(h)]
+    groups = [(h, low) for h in leaders for low in leaders if low < h]
+    near = data.draw(st.lists(st.sampled_from(groups), unique=True, max_size=3)) if groups else []
+    crowd = Crowd(Groups(leader, *_columns(near), 99), m)
+    together = {(leader[h], leader[low]) for h, low in near}
+    free = [
+        (h, low)
+        for h, low in all_pairs
+        if leader[h] != leader[low] and not {(leader[h], leader[low]), (leader[low], leader[h])} & together
+    ]
+    pairs = sorted(data.draw(st.lists(st.sampled_from(free), unique=True))) if free else []
+    matched = np.array([data.draw(st.booleans()) for _ in pairs], bool)
+    hi, lo = _columns(pairs)
+    asked: list[int] = []
+
+    def judge(chosen: Any) -> FarMatches:
+        asked.extend(chosen.tolist())
+        return FarMatches(matched[chosen], chosen + 1, chosen + 2, chosen + 3, chosen + 4)
+
+    near_flags, far_flags, most = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.integers(1, 5))
+    recipe = Recipe(
+        method="cascade", near_action="flag" if near_flags else "remove", far_action="flag" if far_flags else "remove"
+    )
+    backend = host_backend("numba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpu_dedup.cluster.MAX_ROUNDS", most)
+        found = decide_levels(crowd, m, Pairs(hi, lo), judge, recipe, backend, {"verified": 0, "over_cap": 0})
+    witness, level, state = backend.levels(*crowd.graph, hi[matched], lo[matched], near_flags, far_flags)
+    assert found.witness.tolist() == witness.tolist()
+    assert found.level is not None
+    assert found.flagged is not None
+    assert found.level.tolist() == level.tolist()
+    assert found.flagged.tolist() == (state == 1).tolist()
+    assert len(asked) == len(set(asked))
+    for head in np.flatnonzero(level == 2).tolist():
+        number = pairs.index((head, int(witness[head])))
+        counts = found.shared, found.union, found.edit_same, found.edit_longest
+        assert [column[head] for column in counts if column is not None] == [number + i for i in (1, 2, 3, 4)]
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Any, Any]:
+    return np.array([h for h, _ in pairs], np.int64), np.array([low for _, low in pairs], np.int64)
+
+
+def test_a_pair_that_changes_nothing_is_not_looked_at(tmp_path: Path) -> None:
+    """Thirty texts that are all alike: one is held against 29, and not 435 pairs with one another."""
+    rng = random.Random("lazy")
+    base = WORDS[:300]
+    rows = [{"id": i, "text": " ".join(corpora.exchange(rng, base, 3))} for i in range(30)]
+    path = harness.write_rows(tmp_path / "a.jsonl", rows)
+    recipe = Recipe(method="cascade", distance=0, far_distance=30, far_jaccard_ppm=500_000, **FULL)
+    report = dedup([str(path)], None, recipe, Run(dry_run=True, progress=False))
+    assert report.levels[2].within > 400
+    assert report.verification is not None
+    assert report.verification.verified < 40
+    assert report.counts.kept == 1
 
 
 @pytest.mark.parametrize("weights", ["set", "tfidf"])

@@ -277,7 +277,7 @@ def test_the_log_is_read_back_with_its_schema(tmp_path: Path) -> None:
     types = {str(field.type) for field in table.schema}
     assert types == {"string", "int64", "double", "bool"}
     assert table.schema.metadata[b"gpu-dedup.recipe"] == b"f" * 32
-    none = dict.fromkeys(("distance", "level", "linked_file", "linked_row", "linked_similarity"))
+    none = dict.fromkeys(("distance", "edit_similarity", "level", "linked_file", "linked_row", "linked_similarity"))
     assert table.to_pylist() == [
         {"file": "a", "row": 3, "id": "x", "id_type": "string", "kept_file": "a", "kept_row": 1, "kept_id": "w",
          "similarity": 0.8, "shared": 4, "union": 5, "reason": "near", "guarantee": "kept-witness",

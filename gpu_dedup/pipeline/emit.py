@@ -323,6 +323,9 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
     counted = union > 0
     similarity[counted] = shared[counted] / union[counted]
     similarity[reason == EXACT] = 1.0
+    edit = np.full(len(rows), np.nan)
+    counted = about.edit_longest > 0
+    edit[counted] = about.edit_same[counted] / about.edit_longest[counted]
     linked_shared, linked_union = about.linked_shared, about.linked_union
     linked_similarity = np.full(len(rows), np.nan)
     counted = linked_union > 0
@@ -358,6 +361,7 @@ def log_columns(recipe: Recipe, survey: Survey, outcome: Outcome, keep: Bool, id
         "shared": shared,
         "union": union,
         "distance": about.distance,
+        "edit_similarity": edit,
         "level": about.level,
         "reason": columns.named(REASONS, reason),
         "guarantee": columns.named(promises, promised),

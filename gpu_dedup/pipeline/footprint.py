@@ -51,6 +51,8 @@ def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
         parts.append(("copies by key", 21))
     if recipe.keyed or recipe.leveled:
         parts.append(("filter of keys or digests", 4))
+    if recipe.leveled:
+        parts.append(("level, edit similarity", 34))
     if recipe.cluster == "connected" and recipe.near:
         parts.append(("neighbour", 48))
     if recipe.keep not in ("first", "none"):

@@ -5,14 +5,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpu_dedup.backend import HostBackend, host_backend
-from gpu_dedup.batch import I64, U32, U64, pack_pairs, unpack_pairs
-from gpu_dedup.cluster import NO_PAIRS, Crowd, Forest, Gone, decide, decide_crowd, decide_levels
+from gpu_dedup.batch import I64, U32, U64, Bool, pack_pairs, unpack_pairs
+from gpu_dedup.cluster import (
+    NO_PAIRS,
+    Crowd,
+    FarMatches,
+    Gone,
+    Pairs,
+    decide,
+    decide_crowd,
+    decide_levels,
+)
 from gpu_dedup.collide import Candidates, CollideStats, collide
 from gpu_dedup.errors import RunError
 from gpu_dedup.hamming import DEAR_DISTANCE, Near, cost_text, join, plan
@@ -171,38 +180,56 @@ class Road:
         return self.pool.ordered(work, tables, self.threads)
 
     def verifier(
-        self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None,
-        view: Recipe | None = None, by_rank: bool = False,
-    ) -> Verifier:  # fmt: skip
+        self, heads: Heads, needed: I64, agreements: Callable[[I64, I64], I64] | None = None, by_rank: bool = False
+    ) -> Verifier:
         """A verifier over the heads of the ranks `needed` (ascending), whose texts are read.
 
-        view     says what is compared in the recipe's stead
         by_rank  heads are known to it by their ranks, else by their places in `needed`
         """
-        recipe, survey = view or self.sketcher.recipe, self.survey
-        sketcher = replace(self.sketcher, recipe=recipe)
-        items: TextItems | None = None
+        return self._verifiers(heads, needed, (self.sketcher.recipe,), agreements, by_rank)[0]
+
+    def both_verifiers(self, heads: Heads, needed: I64) -> tuple[Verifier, Verifier]:
+        """By Jaccard and by Levenshtein similarity, of a recipe with levels; texts are read once for both. Texts that
+        are too long for the latter have no code points there."""
+        view = self.sketcher.recipe.bands_view
+        one, other = self._verifiers(heads, needed, (view, view.with_(verify="edit")), None, False)
+        return one, other
+
+    def _verifiers(
+        self, heads: Heads, needed: I64, recipes: tuple[Recipe, ...], agreements: Callable[[I64, I64], I64] | None,
+        by_rank: bool,
+    ) -> list[Verifier]:  # fmt: skip
+        """A verifier for each recipe, of one reading of the texts."""
+        survey = self.survey
         count = len(heads) if by_rank else len(needed)
         names = needed if by_rank else np.arange(count, dtype=np.int64)
-        sizes = np.zeros(count, np.int64)
-        if recipe.verify in ("exact", "edit") and len(needed):
+        sizes = [np.zeros(count, np.int64) for _ in recipes]
+        kinds = [recipe.verify for recipe in recipes if recipe.verify in ("exact", "edit") and len(needed)]
+        items: dict[str, TextItems] = {}
+        if kinds:
             rows = heads.rows.take(needed)
-            for start in range(0, len(needed), BLOCK):
-                here = slice(start, start + BLOCK)
-                if recipe.verify == "exact":
-                    assert survey.sketches is not None
-                    sizes[names[here]] = survey.sketches.kept.take(heads.sketch.take(needed[here])) * 8
-                else:
-                    sizes[names[here]] = survey.length.take(rows[here]) * 4
-            table = self.ragged(np.uint64 if recipe.verify == "exact" else np.uint32)
+            for recipe, size in zip(recipes, sizes, strict=True):
+                for start in range(0, len(needed), BLOCK):
+                    here = slice(start, start + BLOCK)
+                    if recipe.verify == "exact":
+                        assert survey.sketches is not None
+                        size[names[here]] = survey.sketches.kept.take(heads.sketch.take(needed[here])) * 8
+                    else:
+                        size[names[here]] = survey.length.take(rows[here]) * 4
+            tables = {kind: self.ragged(np.uint64 if kind == "exact" else np.uint32) for kind in kinds}
+            most = 4 * recipes[0].edit_max_chars if len(kinds) > 1 else None
             with self.progress.stage("read candidates again", survey.bytes_of(rows)) as advance:
                 items = TextItems.read(
-                    survey, sketcher, self.pool, self.batch_bytes, table, names, rows, count, advance
+                    survey, self.sketcher, self.pool, self.batch_bytes, tables, names, rows, count, advance, most
                 )
-        # What is in memory anyway is compared where it lies. A GPU takes it in parts that fit there.
+        out = []
         backend = self.sketcher.backend
-        whole = items.whole() if items is not None and isinstance(backend, HostBackend) else None
-        return Verifier(recipe, backend, items, sizes, self.memory, self.pool.ordered, agreements, whole)
+        for recipe, size in zip(recipes, sizes, strict=True):
+            own = items.get(recipe.verify)
+            # What is in memory anyway is compared where it lies. A GPU takes it in parts that fit there.
+            whole = own.whole() if own is not None and isinstance(backend, HostBackend) else None
+            out.append(Verifier(recipe, backend, own, size, self.memory, self.pool.ordered, agreements, whole))
+        return out
 
 
 def find_and_decide(road: Road, heads: Heads) -> tuple[Gone, Candidates | Near | Layers]:
@@ -332,7 +359,7 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
     """Cascade. Level 1: fingerprints at `distance` bits or less. Level 2: pairs that meet in bands (or at
     search-distance), up to far-distance bits, with Jaccard and Levenshtein similarity enough.
 
-    Level 2 verifies every pair that is asked about, not lazily: a match may end as a flag of another row's.
+    Level 2 verifies lazily, see `decide_levels`; of a pair that is asked about Jaccard comes first.
     """
     recipe, backend, m = road.sketcher.recipe, road.sketcher.backend, len(heads)
     prints = fingerprints(road.survey, heads)
@@ -357,30 +384,12 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
     hi, lo = hi[in_reach], lo[in_reach]
     within = len(hi)
 
-    needed = members_of(m, hi, lo)
-    jaccard = road.verifier(heads, needed, view=recipe.bands_view)
-    with road.progress.stage("level 2: Jaccard", None):
-        shared, union = jaccard.measure(NO_PAIRS, np.searchsorted(needed, hi), np.searchsorted(needed, lo))
-    enough = (union > 0) & (shared * PPM >= recipe.far_jaccard_ppm * union)
-    hi, lo, shared, union = hi[enough], lo[enough], shared[enough], union[enough]
-    alike = len(hi)
-    # A text of more than four bytes a code point is too long for sure; the others are counted when they are there.
-    limit = 4 * recipe.edit_max_chars
-    over = (road.survey.length.take(heads.rows.take(hi)) > limit) | (
-        road.survey.length.take(heads.rows.take(lo)) > limit
-    )
-    asked = np.flatnonzero(~over)
-    view = recipe.bands_view.with_(verify="edit")
-    needed = members_of(m, hi[asked], lo[asked])
-    edit = road.verifier(heads, needed, view=view)
-    with road.progress.stage("level 2: edit", None):
-        one, other = np.searchsorted(needed, hi[asked]), np.searchsorted(needed, lo[asked])
-        same, longest = edit.measure(NO_PAIRS, one, other, recipe.far_edit_ppm)
-    over[asked] = longest > recipe.edit_max_chars
-    matches = asked[(longest > 0) & (longest <= recipe.edit_max_chars) & (same * PPM >= recipe.far_edit_ppm * longest)]
-    far = Forest(hi[matches], lo[matches], shared[matches], union[matches])
-    counts = {"verified": within, "over_cap": int(np.count_nonzero(over))}
-    decision = decide_levels(crowd, m, far, recipe, backend, counts)
+    judge = _Judge(road, heads, hi, lo)
+    with road.progress.stage("level 2", within, unit="pairs") as advance:
+        decision = decide_levels(
+            crowd, m, Pairs(hi, lo), lambda chosen: judge(chosen, advance), recipe, backend, judge.counts
+        )
+        advance(within - judge.counts["verified"])
     gone = np.flatnonzero(decision.witness >= 0)
     decision.distance[gone] = backend.hamming_distances(prints, gone, decision.witness[gone])
     assert decision.level is not None
@@ -388,9 +397,51 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
     action = {False: "remove", True: "flag"}
     levels = [
         Level(1, action[recipe.near_flags], found.stats.compared, near.count, near.count, near.count, int(caught[1])),
-        Level(2, action[recipe.far_flags], candidates, within, alike, len(matches), int(caught[2])),
+        Level(2, action[recipe.far_flags], candidates, within, judge.alike, judge.matched, int(caught[2])),
     ]
     return Gone.of(decision, recipe), Layers(near, Candidates.counted(len(bands), bands.stats), levels)
+
+
+class _Judge:
+    """Level 2 of a cascade: which of its pairs match.
+
+    counts  verified: pairs that were asked about; over_cap: of these, with Jaccard enough and a text too long
+    alike   of these, pairs with Jaccard enough; matched: and with Levenshtein similarity enough
+    """
+
+    def __init__(self, road: Road, heads: Heads, hi: I64, lo: I64) -> None:
+        self._recipe, self._hi, self._lo = road.sketcher.recipe, hi, lo
+        self._heads, self._length = heads, road.survey.length
+        needed = members_of(len(heads), hi, lo)
+        self._one, self._other = np.searchsorted(needed, hi), np.searchsorted(needed, lo)  # as the verifiers know them
+        self._jaccard, self._edit = road.both_verifiers(heads, needed)
+        self.counts = {"verified": 0, "over_cap": 0}
+        self.alike = self.matched = 0
+
+    def _long(self, ranks: I64) -> Bool:
+        """bool[q]: more bytes than a text can have that is short enough, at four a code point."""
+        length = self._length.take(self._heads.rows.take(ranks))
+        return np.asarray(length > 4 * self._recipe.edit_max_chars, np.bool_)
+
+    def __call__(self, chosen: I64, advance: Callable[[int], None]) -> FarMatches:
+        recipe, q = self._recipe, len(chosen)
+        one, other = self._one[chosen], self._other[chosen]
+        shared, union = self._jaccard.measure(NO_PAIRS, one, other)
+        alike = np.flatnonzero((union > 0) & (shared * PPM >= recipe.far_jaccard_ppm * union))
+        over = self._long(self._hi[chosen[alike]]) | self._long(self._lo[chosen[alike]])
+        asked = alike[~over]
+        same, longest = self._edit.measure(NO_PAIRS, one[asked], other[asked], recipe.far_edit_ppm)
+        long = longest > recipe.edit_max_chars
+        good = (longest > 0) & ~long & (same * PPM >= recipe.far_edit_ppm * longest)
+        matched, both = np.zeros(q, np.bool_), np.full((2, q), -1, np.int64)
+        matched[asked[good]] = True
+        both[:, asked[good]] = same[good], longest[good]
+        self.counts["verified"] += q
+        self.counts["over_cap"] += int(np.count_nonzero(over)) + int(np.count_nonzero(long))
+        self.alike += len(alike)
+        self.matched += int(np.count_nonzero(good))
+        advance(q)
+        return FarMatches(matched, shared, union, both[0], both[1])
 
 
 def near_prints(road: Road, prints: U64, distance: int) -> Near:

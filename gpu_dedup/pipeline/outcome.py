@@ -13,7 +13,17 @@ from gpu_dedup.recipe import Recipe
 from gpu_dedup.spool import Numbers
 
 STAYS, EXACT, NEAR, EXACT_NEAR, NO_TEXT, BAD_ROW, BLOOM, KEY = range(8)
-NUMBERS = ("shared", "union", "linked", "linked_shared", "linked_union", "distance", "level")
+NUMBERS = (
+    "shared",
+    "union",
+    "linked",
+    "linked_shared",
+    "linked_union",
+    "distance",
+    "level",
+    "edit_same",
+    "edit_longest",
+)
 REASONS = ("", "exact", "near", "exact+near", "no-text", "bad-row", "bloom", "key")
 
 KEPT_WITNESS = "kept-witness"
@@ -34,6 +44,8 @@ class Outcome:
              key, the first row of its key, where that does not stay itself
     distance int64[q] bits between the fingerprints of a near copy and its witness; -1 where nobody asked
     level    int64[q]: of a cascade, the level that a near copy was caught by; -1 for others
+    edit_same, edit_longest  int64[q]: of a cascade, whole numbers behind the Levenshtein similarity with the witness of
+             a near copy of level 2; -1 for others
     flagged  bool[q]: of a cascade and with keys, copies that are only flagged
 
     Numbers that the recipe has no use for are None.
@@ -49,6 +61,8 @@ class Outcome:
     linked_union: I64 | None = None
     distance: I64 | None = None
     level: I64 | None = None
+    edit_same: I64 | None = None
+    edit_longest: I64 | None = None
     flagged: Bool | None = None
 
     @classmethod
@@ -99,6 +113,8 @@ class About:
     linked_union: I64
     distance: I64
     level: I64
+    edit_same: I64
+    edit_longest: I64
 
 
 def assemble(
@@ -155,7 +171,7 @@ def _near(ranked: Numbers | None, decision: Gone | None, recipe: Recipe) -> dict
             "linked_shared": decision.linked_shared,
             "linked_union": decision.linked_union,
         }
-    others = {"distance": decision.distance, "level": decision.level, "flagged": decision.flagged}
+    others = {name: getattr(decision, name) for name in ("distance", "level", "edit_same", "edit_longest", "flagged")}
     out |= {name: column for name, column in others.items() if column is not None}
     if recipe.keep in ("first", "none"):
         return out

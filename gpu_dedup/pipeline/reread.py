@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpu_dedup.batch import I64, ROW_TEXT, Rows, Tape
+from gpu_dedup.batch import I64, ROW_TEXT, Bool, Rows, Tape
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.rewrite import changed
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
@@ -117,28 +117,37 @@ class TextItems:
         sketcher: Sketcher,
         pool: Pool,
         batch_bytes: int,
-        table: RaggedTable,
+        tables: dict[str, RaggedTable],
         documents: I64,
         rows: I64,
         count: int,
         advance: Callable[[int], None],
-    ) -> TextItems:
-        """Items of `documents` (numbers below `count`), which stand in the global `rows`, one each."""
+        most: int | None = None,
+    ) -> dict[str, TextItems]:
+        """Items of `documents` (numbers below `count`), which stand in the global `rows`, one each.
+
+        tables  by kind, `exact` or `edit`, or both of one reading
+        most    texts of more bytes have no code points (None: all have)
+        """
         by_row = np.argsort(rows, kind="stable")
-        edit = sketcher.recipe.verify == "edit"
 
-        def work(look: Look) -> tuple[Any, I64, int]:
+        def work(look: Look) -> tuple[list[tuple[Any, I64]], int]:
             normal = normal_texts(survey, sketcher, look)
-            if edit:
-                items, offsets = sketcher.backend.decode(normal)
-                return *_some(items, offsets, look.select), normal.nbytes
-            return *sketcher.shingle_sets(normal, look.select), normal.nbytes
+            out = []
+            for kind in tables:
+                if kind == "edit":
+                    out.append(_some(*sketcher.backend.decode(normal), look.select, _short(normal, look.select, most)))
+                else:
+                    out.append(sketcher.shingle_sets(normal, look.select))
+            return out, normal.nbytes
 
-        for items, offsets, nbytes in reread(survey, sketcher, pool, batch_bytes, rows[by_row], work):
-            table.append(items, offsets)
+        for found, nbytes in reread(survey, sketcher, pool, batch_bytes, rows[by_row], work):
+            for table, (items, offsets) in zip(tables.values(), found, strict=True):
+                table.append(items, offsets)
             advance(nbytes)
-        table.finish()
-        return cls(table, documents[by_row], count)
+        for table in tables.values():
+            table.finish()
+        return {kind: cls(table, documents[by_row], count) for kind, table in tables.items()}
 
     def whole(self) -> Whole | None:
         """All of them, without a copy; None where they are in the work folder."""
@@ -151,9 +160,15 @@ class TextItems:
         return items, offsets
 
 
-def _some(items: Any, offsets: I64, select: I64) -> tuple[Any, I64]:
-    """Rows `select` of a ragged array."""
-    sizes = np.diff(offsets)[select]
+def _short(texts: Tape, select: I64, most: int | None) -> Bool:
+    """bool[m]: chosen texts of at most so many bytes."""
+    size = np.diff(texts.offsets)[select]
+    return np.asarray(size <= (size if most is None else most), np.bool_)
+
+
+def _some(items: Any, offsets: I64, select: I64, which: Bool) -> tuple[Any, I64]:
+    """Rows `select` of a ragged array; those that are not `which` are empty."""
+    sizes = np.where(which, np.diff(offsets)[select], 0)
     out = np.zeros(len(select) + 1, np.int64)
     np.cumsum(sizes, out=out[1:])
     gather = np.repeat(offsets[:-1][select] - out[:-1], sizes) + np.arange(out[-1])
