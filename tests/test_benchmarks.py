@@ -375,3 +375,51 @@ def test_every_peer_has_a_driver_that_compiles() -> None:
     for name in [*(peer.driver for peer in compare.PEERS), "ours"]:
         path = BENCHMARKS / "peers" / f"{name}.py"
         compile(path.read_text(encoding="utf-8"), str(path), "exec")
+
+
+# ------------------------------------------------------------------------------------------------- large.py, growth.py
+
+
+def test_a_slope_is_the_power_that_cost_grows_by() -> None:
+    growth = load_beside("growth")
+    assert growth.slope([(1, 3), (2, 6), (4, 12), (8, 24)]) == pytest.approx(1)
+    assert growth.slope([(1, 5), (10, 500), (100, 50_000)]) == pytest.approx(2)
+    assert growth.slope([(1, 7), (8, 7)]) == pytest.approx(0)
+    assert growth.slope([(4, 7)]) is None
+    assert growth.slope([(4, 7), (8, 0)]) is None
+
+
+def test_a_large_corpus_names_its_copies(tmp_path: Path) -> None:
+    """Every planted pair is where the listing says, with the counts of sets."""
+    large = load_beside("large")
+    real = english(40)
+    rows: dict[int, list[str]] = {}
+    pairs: list[tuple[int, int, int, int]] = []
+    for number in range(2):
+        rows[number] = []
+        for row, (text, source) in enumerate(itertools.islice(large.stream(number, real, 0.3, 1), 300)):
+            rows[number].append(text)
+            if source is not None:
+                assert rows[source[0]][source[1]] == source[2]
+                pairs.append((source[0], source[1], number, row))
+    assert sum(of == 0 and to == 1 for of, _, to, _ in pairs) > 40, "exact copies of the real texts, and near ones"
+    (tmp_path / "pairs-0.tsv").write_text("head\n0\t1\t0\t5\t90\t100\n0\t2\t0\t6\t9\t10\n0\t3\t0\t7\t4\t10\n")
+    (tmp_path / "pairs-1.tsv").write_text("head\n0\t1\t1\t5\t10\t10\n0\t9\t1\t6\t79\t100\n")
+    found = large.recall(tmp_path, {"0.jsonl": {5: ()}, "1.jsonl": {6: ()}})
+    told = {bucket["from"]: (bucket["pairs"], bucket["found"]) for bucket in found if bucket["pairs"]}
+    assert told == {0.9: (2, 1), 0.75: (1, 1), 1.0: (1, 0)}
+
+
+def load_beside(name: str) -> ModuleType:
+    """A script that imports others of its folder by name; what it brings in goes again (tests/ has a corpora.py)."""
+    names = ("common", "corpora", "large", "plots")
+    before = {one: sys.modules.pop(one) for one in names if one in sys.modules}
+    path = list(sys.path)
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return load(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    finally:
+        sys.path[:] = path
+        for one in names:
+            sys.modules.pop(one, None)
+        sys.modules.update(before)

@@ -28,7 +28,7 @@ SAMPLE_BYTES = 16 << 20  # of all of them together
 BRIEF_BYTES = 1 << 20  # the same where the run itself waits for the guess
 BRIEF_FROM = 64 << 20  # bytes of input; a smaller one is read before its estimate is
 MOST = hamming.MAX_VALUES  # different texts of a run: a pair of them is one uint64
-LOG_BYTES = 10  # of removed.parquet for a row that goes
+LOG_BYTES = 14  # of removed.parquet for a row that goes; measured, benchmarks/large.py
 PART_BYTES = 25 + 24  # of a part for a row: status, digest, length; and for a sketch: place, units, shingles
 
 
