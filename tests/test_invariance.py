@@ -126,6 +126,7 @@ def test_settings_change_nothing(
     for name, value in (("BATCH_COPIES", 0), ("LEAST_TABLES", 0), ("LEAST_BATCHES", 1)):
         monkeypatch.setattr(f"gpu_dedup.pipeline.footprint.{name}", value)
     monkeypatch.setattr("gpu_dedup.pipeline.footprint.row_bytes", lambda recipe: [])
+    monkeypatch.setattr("gpu_dedup.pipeline.footprint.reading_of", lambda run: 0)
     options = Recipe(on_bad_row="skip", **RECIPES[recipe])
     ran = harness.run(folder, tmp_path / "out", options, **SETTINGS[setting])
     outputs, removed, result = answer(ran)

@@ -79,6 +79,11 @@ def readers_of(run: Run) -> int:
     return max(1, min(run.thread_count, MOST_READERS, ahead_of(run) // (3 * batch_of(run))))
 
 
+def reading_of(run: Run) -> int:
+    """Bytes that reading ahead takes, those in the hands of readers too."""
+    return ahead_of(run) + readers_of(run) * (batch_of(run) + IN_HAND)
+
+
 def verify_of(run: Run) -> int:
     """Bytes that verification holds at a time."""
     return min(run.memory_bytes // VERIFY_SHARE, VERIFY)
@@ -105,11 +110,10 @@ def parts_of(recipe: Recipe, run: Run, backend: str) -> Parts:
     count, size = 2 * run.thread_count + 2, batch_of(run)
     text = f"{BATCH_COPIES} x {count} in flight x {bytes_text(size)}"
     readers = readers_of(run)
-    ahead = ahead_of(run) + readers * (size + IN_HAND)
     ahead_text = f"{bytes_text(ahead_of(run))} that wait, and {readers} in the hands of readers"
     verify = verify_of(run) if recipe.near else 0
     program = PROGRAM[backend] + (SEEN_KEYS if recipe.keyed else 0)
-    return Parts(program, count * size * BATCH_COPIES, ahead, verify, text, ahead_text)
+    return Parts(program, count * size * BATCH_COPIES, reading_of(run), verify, text, ahead_text)
 
 
 def least_memory(recipe: Recipe, run: Run, backend: str, held: int, rows: int) -> str:
