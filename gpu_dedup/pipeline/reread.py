@@ -33,6 +33,20 @@ class Look:
     wanted: I64
 
 
+@dataclass(frozen=True)
+class _Again:
+    """A chunk that was read again, and the wanted rows in it, by their number in the file."""
+
+    facts: FileFacts
+    chunk: Chunk
+    ref: ChunkRef
+    local: I64
+
+    @property
+    def held(self) -> int:
+        return self.chunk.held
+
+
 def reread(
     survey: Survey,
     sketcher: Sketcher,
@@ -41,31 +55,28 @@ def reread(
     wanted: I64,
     work: Callable[[Look], T],
     extra: tuple[str, ...] = (),
+    in_order: bool = True,
 ) -> Iterator[T]:
     """`work(look)` over the chunks that hold the global rows `wanted` (ascending, unique), in input order.
 
+    in_order: False if files may come mixed, the chunks of each in their order; reading ahead then waits for nobody.
     Raises InputError where a row is not what the first pass saw.
     """
     fields = sketcher.recipe.texts_from
 
-    def items() -> Iterator[tuple[FileFacts, Chunk, ChunkRef, I64]]:
-        for facts in survey.files:
-            low, high = np.searchsorted(wanted, [facts.first, facts.first + facts.rows])
-            if low == high:
-                continue
-            local = wanted[low:high] - facts.first
-            firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
-            which = np.unique(np.searchsorted(firsts, local, side="right") - 1)
-            with open_source(
-                facts.source, batch_bytes, facts.index, [*fields, *extra], backend=sketcher.backend
-            ) as reader:
-                for ref, chunk in zip(which, reader.read_refs([facts.refs[i] for i in which]), strict=True):
-                    last = firsts[ref + 1] if ref + 1 < len(firsts) else facts.rows
-                    inside = local[np.searchsorted(local, firsts[ref]) : np.searchsorted(local, last)]
-                    yield facts, chunk, facts.refs[ref], inside
+    def read(number: int) -> Iterator[_Again]:
+        facts = files[number]
+        local = wanted[bounds[number] : bounds[number + 1]] - facts.first
+        firsts = np.array([ref.first_row for ref in facts.refs], np.int64)
+        which = np.unique(np.searchsorted(firsts, local, side="right") - 1)
+        with open_source(facts.source, batch_bytes, facts.index, [*fields, *extra], backend=sketcher.backend) as reader:
+            for ref, chunk in zip(which, reader.read_refs([facts.refs[i] for i in which]), strict=True):
+                last = firsts[ref + 1] if ref + 1 < len(firsts) else facts.rows
+                inside = local[np.searchsorted(local, firsts[ref]) : np.searchsorted(local, last)]
+                yield _Again(facts, chunk, facts.refs[ref], inside)
 
-    def look(item: tuple[FileFacts, Chunk, ChunkRef, I64]) -> T:
-        facts, chunk, ref, local = item
+    def look(item: _Again) -> T:
+        facts, chunk, ref, local = item.facts, item.chunk, item.ref, item.local
         select = local - ref.first_row
         count = chunk.count_rows()
         if len(select) and select[-1] >= count:
@@ -77,7 +88,12 @@ def reread(
             raise changed(facts.source)
         return work(Look(rows, select, local + facts.first))
 
-    return pool.ordered(look, items())
+    # Files without rows have none that could be wanted, and of the others some have none.
+    files = survey.files
+    bounds = np.searchsorted(wanted, [*(facts.first for facts in files), np.iinfo(np.int64).max])
+    asked = np.flatnonzero(np.diff(bounds)).tolist()
+    with pool.read(asked, read, lambda number: files[number].source, in_order) as ahead:
+        yield from pool.ordered(look, (item for _, item in ahead))
 
 
 def normal_texts(survey: Survey, sketcher: Sketcher, look: Look) -> Tape:
@@ -95,7 +111,7 @@ def sketch_rows(survey: Survey, sketcher: Sketcher, pool: Pool, batch_bytes: int
     def work(look: Look) -> Any:
         return look.wanted, sketcher.sketch(normal_texts(survey, sketcher, look), look.select)
 
-    return reread(survey, sketcher, pool, batch_bytes, wanted, work)
+    return reread(survey, sketcher, pool, batch_bytes, wanted, work, in_order=False)
 
 
 class TextItems:
@@ -130,8 +146,9 @@ class TextItems:
         most    texts of more bytes have no code points (None: all have)
         """
         by_row = np.argsort(rows, kind="stable")
+        ascending = rows[by_row]
 
-        def work(look: Look) -> tuple[list[tuple[Any, I64]], int]:
+        def work(look: Look) -> tuple[list[tuple[Any, I64]], int, I64]:
             normal = normal_texts(survey, sketcher, look)
             out = []
             for kind in tables:
@@ -139,15 +156,18 @@ class TextItems:
                     out.append(_some(*sketcher.backend.decode(normal), look.select, _short(normal, look.select, most)))
                 else:
                     out.append(sketcher.shingle_sets(normal, look.select))
-            return out, normal.nbytes
+            return out, normal.nbytes, look.wanted
 
-        for found, nbytes in reread(survey, sketcher, pool, batch_bytes, rows[by_row], work):
+        met = [by_row[:0]]  # in the order in which they come
+        for found, nbytes, here in reread(survey, sketcher, pool, batch_bytes, ascending, work, in_order=False):
             for table, (items, offsets) in zip(tables.values(), found, strict=True):
                 table.append(items, offsets)
+            met.append(by_row[np.searchsorted(ascending, here)])
             advance(nbytes)
         for table in tables.values():
             table.finish()
-        return {kind: cls(table, documents[by_row], count) for kind, table in tables.items()}
+        stand = documents[np.concatenate(met)]
+        return {kind: cls(table, stand, count) for kind, table in tables.items()}
 
     def whole(self) -> Whole | None:
         """All of them, without a copy; None where they are in the work folder."""

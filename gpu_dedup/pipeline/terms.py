@@ -67,7 +67,7 @@ def count_terms(
         cells, documents = sketcher.backend.cells(normal, look.select, spec.unit_code, spec.n, sketcher.stop)
         return cells, documents, survey.bytes_of(look.wanted)
 
-    for cells, documents, nbytes in reread(survey, sketcher, pool, batch_bytes, heads, work):
+    for cells, documents, nbytes in reread(survey, sketcher, pool, batch_bytes, heads, work, in_order=False):
         table.add(sketcher.backend, cells, documents)
         advance(nbytes)
     return table
