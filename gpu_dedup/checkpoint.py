@@ -244,11 +244,16 @@ class Checkpoint:
     fresh    forget what an earlier start has left
     inputs   paths of the input files, in order
     batch_bytes  of this run: parts of a file that was not finished are only good for the same
+    shard    number of the first of these files among all, for a process that works on some of them: it takes what is of
+             its files and adds to it, and all else is up to the process that started it and holds the folder
 
     Raises RunError where the folder is of other input, or of a run that is at work.
     """
 
-    def __init__(self, folder: str, every: int, inputs: Sequence[str], batch_bytes: int, fresh: bool = False) -> None:
+    def __init__(
+        self, folder: str, every: int, inputs: Sequence[str], batch_bytes: int, fresh: bool = False,
+        shard: int | None = None,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.every = every
         self.batch_bytes = batch_bytes
@@ -257,6 +262,9 @@ class Checkpoint:
         self.written = 0  # parts of this start
         self._lock = -1
         self._keep = False
+        self._shard = shard
+        if shard is not None:
+            return
         self._disk(lambda: os.makedirs(folder, 0o700, exist_ok=True))
         self._take_lock()
         try:
@@ -337,14 +345,16 @@ class Checkpoint:
     # -- parts ------------------------------------------------------------------------------------------------------
 
     def parts(self, key: dict[str, Any], slots: int, exact_slots: bool) -> list[tuple[PartFile, list[Stretch]]]:
-        """Sound parts of this key with slots enough, in the order of their names; the others are taken away.
+        """Sound parts of this key with slots enough, in the order of their names; the others are taken away. A shard
+        leaves them alone, and passes over those that have nothing of its files.
 
         exact_slots  a sketch of more slots is another one (not so for MinHash)
         """
         out = []
+        mine = set(self.inputs)
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
-            if name.endswith(".tmp"):
+            if name.endswith(".tmp") and self._shard is None:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             if not _PART.fullmatch(name):
@@ -354,19 +364,22 @@ class Checkpoint:
                 good = part.key == key and (
                     part.facts["slots"] == slots if exact_slots else part.facts["slots"] >= slots
                 )
+                if good and self._shard is not None:
+                    good = any(stretch["file"] in mine for stretch in part.facts["stretches"])
                 if good:
                     part.check()
             except (DamagedPartError, KeyError, TypeError):
                 good = False
             if good:
                 out.append((part, [Stretch(**stretch) for stretch in part.facts["stretches"]]))
-            else:
+            elif self._shard is None:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
         return out
 
     def add_part(self, index: int, row: int, key: dict[str, Any], facts: Any, arrays: dict[str, Array]) -> None:
         """Write a part that begins with row `row` of input file number `index`."""
+        index += self._shard or 0
         path = os.path.join(self.folder, f"part-{index:06d}-{row:012d}")
         number = 0  # the end of a file, and the rows of the next one behind it, may begin a part of the same name
         while os.path.lexists(f"{path}-{number}.gdp"):

@@ -6,7 +6,8 @@
             travels as files
     end     a process ends when the one that started it does, however that ended: the socket is closed then. Ctrl-C is
             the parent's alone (SIGINT is blocked in the others); it ends them all at once
-    errors  an error in a process is the same error here, its traceback below it. A process that dies is one line
+    errors  an error in a process is the same error here, its traceback below it. A process that dies is one line, and
+            another is started for its work, once; if that dies too it is the end
 
 What the work is, is the caller's: a function at the top of a module, its argument, and answers that pickle.
 """
@@ -25,7 +26,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -47,11 +48,21 @@ class Job:
     name      of the process, for messages: 'GPU 1'
     argument  of the work; pickled
     place     what it was at, in words, when it had advanced so far
+    again     gives the argument for a second process, if the first one dies; None: that is the end
+    kept      where what it has finished is found by the next start, in words
     """
 
     name: str
     argument: Any
     place: Callable[[int], str]
+    again: Callable[[], Any] | None = None
+    kept: str = ""
+
+
+class _DiedError(RunError):
+    """A process is no more, or talks no more. what: so much in words, without a remedy."""
+
+    what = ""
 
 
 class Channel:
@@ -100,9 +111,11 @@ def run(
     failed   True for an answer that makes those of later jobs worthless: these are ended, earlier ones are waited for,
              and it is the last one given back. So the first failure, in the order of the jobs, is the same on every run
 
-    Raises what the work raised, at once, and RunError for a process that died. No process is left in any case.
+    Raises what the work raised, at once, and RunError for a process that died and could not be started again, or died
+    again. No process is left in any case.
     """
     children: list[_Child] = []
+    gone: list[_Child] = []
     try:
         for number, job in enumerate(jobs):
             children.append(_Child(work, job, os.path.join(folder, f"process-{number}.err")))
@@ -114,10 +127,22 @@ def run(
                 i = open_ones[connection]  # type: ignore[index]
                 if i not in needed:
                     continue
-                kind, value = children[i].receive()
+                try:
+                    kind, value = children[i].receive()
+                except _DiedError as death:
+                    job = children[i].job
+                    if job.again is None:
+                        raise
+                    children[i].kill()
+                    gone.append(children[i])
+                    gone[-1].close()
+                    note(f"{death.what}; its work is given to another one")
+                    second = replace(job, argument=job.again(), again=None)
+                    children[i] = _Child(work, second, os.path.join(folder, f"process-{i}-again.err"), gone[-1])
+                    continue
                 if kind == "advance":
-                    children[i].advanced += value
-                    advance(value)
+                    if (more := children[i].advance(value)) > 0:
+                        advance(more)
                 elif kind == "note":
                     note(value)
                 elif kind == "error":
@@ -135,15 +160,21 @@ def run(
         for child in children:
             child.kill()
         for child in children:
-            child.close()
+            if child not in gone:
+                child.close()
 
 
 class _Child:
     """One process, seen from the one that started it."""
 
-    def __init__(self, work: Callable[..., Any], job: Job, errors: str) -> None:
+    def __init__(self, work: Callable[..., Any], job: Job, errors: str, before: _Child | None = None) -> None:
+        """before: the one that has died over the same work."""
         self.job = job
         self.advanced = 0
+        self._told: int = (
+            0 if before is None else max(before.advanced, before._told)
+        )  # what was told of this work already
+        self._times = "" if before is None else ", after another one before it"
         self._errors = errors
         ours, theirs = socket.socketpair()
         paths = [os.fspath(path) for path in sys.path if isinstance(path, (str, os.PathLike))]
@@ -165,6 +196,12 @@ class _Child:
         with contextlib.suppress(OSError):
             self.connection.send((work, job.argument))
 
+    def advance(self, count: int) -> int:
+        """So much more is done; what of it was not told before."""
+        before = max(self.advanced, self._told)
+        self.advanced += count
+        return max(self.advanced, self._told) - before
+
     def receive(self) -> tuple[str, Any]:
         """The next message. Raises RunError if there will be none."""
         try:
@@ -175,16 +212,23 @@ class _Child:
             value.__cause__ = _ThereError(f"in the process for {self.job.name}:\n{trace[0]}")
         return kind, value
 
-    def _death(self) -> RunError:
+    def _death(self) -> _DiedError:
+        place = self.job.place(self.advanced)
         try:
             code = self._process.wait(LAST_SECONDS)
         except subprocess.TimeoutExpired:  # it has closed its socket and lives on: nothing of ours does that
-            return RunError(f"the process for {self.job.name} talks no more, {self.job.place(self.advanced)}; {REMEDY}")
+            return self._died(f"the process for {self.job.name} talks no more, {place}")
         names = {number.value: f" ({number.name})" for number in signal.Signals}
         how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}{names.get(-code, '')}"
         last = self._last_words()
         said = f" (it said: {last})" if last else ""
-        return RunError(f"the process for {self.job.name} {how}{said} {self.job.place(self.advanced)}; {REMEDY}")
+        return self._died(f"the process for {self.job.name} {how}{said} {place}")
+
+    def _died(self, what: str) -> _DiedError:
+        kept = f"; {self.job.kept}" if self.job.kept else ""
+        error = _DiedError(f"{what}{self._times}{kept}; {REMEDY}")
+        error.what = what
+        return error
 
     def _last_words(self) -> str:
         try:

@@ -213,6 +213,45 @@ def test_a_process_that_dies_is_one_line(tmp_path: Path, how: dict[str, Any], wo
     assert "\n" not in str(caught.value)
 
 
+def once_more(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> tuple[list[Any], list[int], list[str]]:
+    """Two jobs, of which one has `first` to do, and `second` if that dies."""
+    done: list[int] = []
+    notes: list[str] = []
+    jobs = [
+        Job("shard 0", {"sleep": 0.5}, lambda n: f"after {n}"),
+        Job("shard 1", first, lambda n: f"after {n}", lambda: second, "what was finished is in /x"),
+    ]
+    before = set(children())
+    try:
+        answers = distribute.run(obey, jobs, str(tmp_path), done.append, notes.append, lambda a: a["bad"])
+    finally:
+        assert set(children()) == before
+    return answers, done, notes
+
+
+def test_the_work_of_a_process_that_dies_is_given_to_another_one(tmp_path: Path) -> None:
+    answers, done, notes = once_more(
+        tmp_path, {"leap": 70, "sleep": 0.3, "signal": signal.SIGKILL}, {"steps": 50, "leap": 50}
+    )
+    assert len({answer["pid"] for answer in answers}) == 2
+    assert sum(done) == 100, "what was told before is not told again"
+    assert notes == [
+        "the process for shard 1 was ended by signal 9 (SIGKILL) after 70; its work is given to another one"
+    ]
+
+
+def test_the_second_death_over_the_same_work_is_the_end(tmp_path: Path) -> None:
+    dies = {"leap": 7, "sleep": 0.3, "signal": signal.SIGKILL}
+    with pytest.raises(RunError) as caught:
+        once_more(tmp_path, dies, {**dies, "leap": 5})
+    assert str(caught.value).startswith(
+        "the process for shard 1 was ended by signal 9 (SIGKILL) after 5, after another one before it; what was "
+        "finished is in /x; if memory had run out"
+    )
+    with pytest.raises(InputError, match="x: bad"):
+        once_more(tmp_path, dies, {"raise": InputError("x: bad")})
+
+
 def test_a_process_that_never_begins_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distribute, "BOOT", "import sys; sys.exit('no such thing as a GPU')")
     with pytest.raises(RunError, match=r"exit code 1 \(it said: no such thing as a GPU\) after 0; "):
@@ -396,14 +435,83 @@ def test_a_process_that_is_killed_ends_the_run(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(distribute.subprocess, "Popen", recording)
     run = Run(backend="numpy", batch_bytes=50_000, work_dir=str(tmp_path / "work"))
     with pytest.raises(RunError) as caught:
-        dedup(files, tmp_path / "out", None, run, Watcher(lambda: made[1].kill()), processes=2)
+        dedup(files, tmp_path / "out", None, run, Watcher(lambda: [one.kill() for one in made[1:]]), processes=2)
     line = str(caught.value)
     assert line.startswith("the process for shard 1 was ended by signal 9 (SIGKILL) at ")
-    assert "long 2.jsonl or soon after (file 1 of its 1); " in line
+    assert "long 2.jsonl or soon after (file 1 of its 1), after another one before it; " in line
+    assert len(made) == 3
     assert "\n" not in line
     assert all(process.poll() is not None for process in made)
     assert not (tmp_path / "out").exists()
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def deadly(task: Any, channel: Channel) -> Any:
+    """The work of a shard in a process that kills itself when it opens DEADLY_FILE, DEADLY_TIMES times in all."""
+    from gpu_dedup.pipeline import survey
+
+    real, name, marks = survey.open_source, os.environ["DEADLY_FILE"], Path(os.environ["DEADLY_MARKS"])
+
+    def opening(source: Any, *arguments: Any, **more: Any) -> Any:
+        if source.rel == name and len(list(marks.iterdir())) < int(os.environ["DEADLY_TIMES"]):
+            (marks / str(os.getpid())).touch()
+            time.sleep(0.3)  # the parts before it are on the disk
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(source, *arguments, **more)
+
+    survey.open_source = opening  # type: ignore[assignment]
+    return shards.survey_shard(task, channel)
+
+
+@pytest.mark.parametrize(
+    ("name", "victim", "settings"),
+    [
+        ("default", "g.jsonl", {"backend": "numba", "checkpoint": 3000, "batch_bytes": 1000}),
+        ("a number decides", "g.jsonl", {"backend": "numpy", "checkpoint": 3000, "batch_bytes": 1000, "threads": 5}),
+        ("exact", "a.jsonl", {"backend": "numpy", "checkpoint": 0}),
+    ],
+)
+def test_a_process_that_kills_itself_is_replaced_and_nothing_changes(
+    folder: Path, tmp_path: Path, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, victim: str,
+    settings: dict[str, Any],
+) -> None:  # fmt: skip
+    work = deadly
+
+    def run(real: Any, *arguments: Any) -> Any:
+        return distribute_run(work, *arguments)
+
+    distribute_run = distribute.run
+    monkeypatch.setattr(distribute, "run", run)
+    (tmp_path / "marks").mkdir()
+    for key, value in (("FILE", victim), ("MARKS", str(tmp_path / "marks")), ("TIMES", "1")):
+        monkeypatch.setenv(f"DEADLY_{key}", value)
+    place = tmp_path / "work"
+    recipe = Recipe(**SKIPPING, **RECIPES[name])
+    report = dedup(
+        [folder], tmp_path / "out", recipe, Run(progress=False, work_dir=str(place), **settings), processes=2
+    )
+    found = answer(tmp_path / "out")
+    assert {path: found[path] == data for path, data in wanted[name].items()} == dict.fromkeys(wanted[name], True)
+    said = [note for note in report.machine.notes if "given to another one" in note]
+    assert len(said) == 1
+    assert "was ended by signal 9 (SIGKILL) at " in said[0]
+    went_on = [note for note in report.machine.notes if "going on from" in note]
+    assert len(went_on) == (settings["checkpoint"] > 0), report.machine.notes
+    assert list(place.iterdir()) == []
+    if not settings["checkpoint"]:
+        return
+    # Twice is the end, and the same command goes on, in several processes or in one.
+    monkeypatch.setenv("DEADLY_TIMES", "3")
+    with pytest.raises(RunError, match=rf"after another one before it; what was finished is in {place}/.*goes on"):
+        dedup([folder], tmp_path / "b", recipe, Run(progress=False, work_dir=str(place), **settings), processes=2)
+    assert list(place.glob("*/part-*.gdp"))
+    assert not list(place.glob("*/shard-*"))
+    monkeypatch.setattr(distribute, "run", distribute_run)
+    again = Run(progress=False, work_dir=str(place), **settings)
+    report = dedup([folder], tmp_path / "c", recipe, again, processes=2 if name == "default" else None)
+    found = answer(tmp_path / "c")
+    assert all(found[path] == data for path, data in wanted[name].items())
+    assert any("going on from" in note for note in report.machine.notes)
 
 
 SCRIPT = """

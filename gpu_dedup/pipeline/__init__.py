@@ -483,8 +483,8 @@ def _survey(
         shards = cut([_unpacked(source) for source in sources], wanted)
         survey = survey_shards(
             sources, shards, [Place(job.backend.name, number) for number in range(len(shards))], recipe,
-            run.thread_count, run.batch_bytes, job.table, job.work_folder(), advance, job.progress.note,
-            run.df_table,
+            run, job.table, job.work_folder(), advance, job.progress.note,
+            recipe.num_perm if run.keep_work else 0, kept,
         )  # fmt: skip
         return survey, len(shards) if gpus else 0
     resume = saver = None

@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -22,14 +24,18 @@ import numpy as np
 from gpu_dedup import distribute
 from gpu_dedup.backend import Backend, host_backend, warm, warm_csv
 from gpu_dedup.batch import ROW_BLANK, U8
+from gpu_dedup.checkpoint import Checkpoint, first_pass_key
 from gpu_dedup.distribute import Channel, Job
 from gpu_dedup.errors import InputError, InternalError, OutputError, UserError, disk_error, shown
 from gpu_dedup.keep import KeeperColumn, KeeperError
+from gpu_dedup.pipeline.footprint import ahead_of, readers_of
 from gpu_dedup.pipeline.pool import Pool
+from gpu_dedup.pipeline.resume import Resume, Saver
 from gpu_dedup.pipeline.survey import FileFacts, RowTables, Sketcher, SketchTables, Survey, Surveyor, where_in
 from gpu_dedup.pipeline.terms import checked
 from gpu_dedup.read import Source
 from gpu_dedup.recipe import Recipe
+from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget, Table, read_blocks
 from gpu_dedup.weights import DocumentFrequencies, terms_key
 
@@ -53,6 +59,19 @@ class Place:
 
 
 @dataclass(frozen=True)
+class _Kept:
+    """The folder that the work of a shard is kept in, for the next start, and how; see `Checkpoint`.
+
+    first  number of the shard's first file
+    """
+
+    folder: str
+    every: int
+    first: int
+    keep_work: bool
+
+
+@dataclass(frozen=True)
 class _Task:
     """The work of one process."""
 
@@ -62,7 +81,11 @@ class _Task:
     threads: int
     batch_bytes: int
     folder: str
-    df_table: str | None = None
+    df_table: str | None
+    readers: int
+    ahead: int
+    slots: int
+    kept: _Kept | None
 
 
 @dataclass(frozen=True)
@@ -71,6 +94,7 @@ class _Answer:
 
     error     what ended it early, if the input is to blame; files and rows are those finished before it then
     met       `KeeperColumn.met` of these rows
+    parts     that it went on from, and that it has written
     arrays    the status and the tables of rows and of sketches, by name
     rest      file with the facts of the files and the keeper's column, its bytes and their BLAKE2b
     """
@@ -79,6 +103,7 @@ class _Answer:
     files: list[tuple[int, int]]  # first row and rows of each
     met: list[tuple[int, str, str]]
     rows: int
+    parts: tuple[int, int]
     sketches: int = 0
     text_bytes: int = 0
     arrays: dict[str, str | None] | None = None
@@ -124,36 +149,43 @@ def survey_shards(
     shards: Sequence[tuple[int, int]],
     places: Sequence[Place],
     recipe: Recipe,
-    threads: int,
-    batch_bytes: int,
+    run: Run,
     table: Callable[[Any, int | None], Table],
     folder: str,
     advance: Callable[[int], None],
     note: Callable[[str], None],
-    df_table: str | None = None,
+    slots: int,
+    kept: Checkpoint | None,
 ) -> Survey:
     """What `Surveyor.survey` gives for all sources, from one process for each shard.
 
     recipe   without a limit on rows: that is for one process
-    threads  of all processes together, but one at least for each
-    df_table  file of document frequencies, where the recipe weighs by one that is known
+    run      threads and memory of all processes together, but one thread at least for each
+    slots    of a sketch, 0: those of the recipe
+    kept     where the processes keep what they have finished, and find it again
     folder   on disk, for what travels; the largest part of it a second time if `table` goes to disk too
 
     Raises what one process would: the first error in input order. RunError for a process that died.
     """
+    count = len(shards)
     tasks = [
         _Task(
-            place,
-            sources[first:last],
-            recipe,
-            max(1, threads // len(shards)),
-            batch_bytes,
-            _own(folder, number),
-            df_table,
+            place, sources[first:last], recipe, max(1, run.thread_count // count), run.batch_bytes,
+            _own(folder, f"shard-{number}"), run.df_table, max(1, readers_of(run) // count), ahead_of(run) // count,
+            slots, None if kept is None else _Kept(kept.folder, kept.every, first, run.keep_work),
         )
         for number, ((first, last), place) in enumerate(zip(shards, places, strict=True))
+    ]  # fmt: skip
+
+    def again(number: int) -> _Task:
+        shutil.rmtree(tasks[number].folder, ignore_errors=True)
+        return replace(tasks[number], folder=_own(folder, f"shard-{number}-again"))
+
+    where = "" if kept is None else f"what was finished is in {shown(kept.folder)}, the same command goes on from there"
+    jobs = [
+        Job(str(task.place), task, _where_of(task.sources), partial(again, number), where)
+        for number, task in enumerate(tasks)
     ]
-    jobs = [Job(str(task.place), task, _where_of(task.sources)) for task in tasks]
     said: set[str] = set()
 
     def once(text: str) -> None:
@@ -163,12 +195,16 @@ def survey_shards(
             note(text)
 
     answers = distribute.run(survey_shard, jobs, folder, advance, once, lambda answer: answer.error is not None)
+    for answer in answers:
+        if kept is not None:
+            kept.used += answer.parts[0]
+            kept.written += answer.parts[1]
     _check(sources, shards, answers, recipe)
     return _join(sources, shards, answers, recipe, table)
 
 
-def _own(folder: str, number: int) -> str:
-    path = os.path.join(folder, f"shard-{number}")
+def _own(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
     try:
         os.mkdir(path, 0o700)
     except OSError as error:
@@ -212,8 +248,10 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
         frequencies = DocumentFrequencies.load(task.df_table, terms_key(recipe))
         checked(recipe, frequencies, task.df_table)  # it is the one that the parent has read
         idf = frequencies.idf()
-    with Pool(task.threads) as pool:
-        surveyor = Surveyor(Sketcher.of(recipe, backend, idf=idf), pool, task.batch_bytes, table)
+    sketcher = Sketcher.of(recipe, backend, task.slots, idf)
+    resume, saver, parts = _kept(task, sketcher, channel)
+    with Pool(task.threads, task.readers, task.ahead) as pool:
+        surveyor = Surveyor(sketcher, pool, task.batch_bytes, table, resume, saver)
         try:
             survey = surveyor.survey(task.sources, channel.advance)
         except (InputError, KeeperError) as error:
@@ -221,7 +259,7 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
             files = [(facts.first, facts.rows) for facts in surveyor.files]
             met = [] if surveyor.values is None else surveyor.values.met
             rows = sum(facts.rows for facts in surveyor.files)
-            return _Answer(error, files, met, rows)
+            return _Answer(error, files, met, rows, parts())
 
     status = table(np.uint8, None)
     status.append(survey.status)
@@ -240,7 +278,22 @@ def survey_shard(task: _Task, channel: Channel) -> _Answer:
     met = [] if survey.values is None else survey.values.met
     files = [(one.first, one.rows) for one in survey.files]
     sketches = 0 if survey.sketches is None else survey.sketches.rows
-    return _Answer(None, files, met, len(survey.status), sketches, survey.text_bytes, arrays, rest)
+    return _Answer(None, files, met, len(survey.status), parts(), sketches, survey.text_bytes, arrays, rest)
+
+
+def _kept(
+    task: _Task, sketcher: Sketcher, channel: Channel
+) -> tuple[Resume | None, Saver | None, Callable[[], tuple[int, int]]]:
+    """What earlier starts have left of the files of a shard, what keeps more, and the counts of parts of both."""
+    if task.kept is None:
+        return None, None, lambda: (0, 0)
+    paths = [source.path for source in task.sources]
+    kept = Checkpoint(task.kept.folder, task.kept.every, paths, task.batch_bytes, shard=task.kept.first)
+    key, field = first_pass_key(task.recipe), task.recipe.keep_field
+    resume = Resume(kept, key, task.sources, sketcher.slots, prefix=not sketcher.fast, field_name=field)
+    if kept.used:
+        channel.note(f"{task.place}: going on from {kept.used} parts of an earlier start")
+    return resume, Saver(kept, key, field, task.kept.keep_work, channel.note), lambda: (kept.used, kept.written)
 
 
 class _Hashed:
