@@ -521,7 +521,7 @@ def signatures_of(texts: Sequence[str], recipe: Any, sizes: Sequence[int]) -> An
         _, offsets = sketcher.shingle_sets(tape, every)
         expected = np.asarray(sizes[first : first + 512])
         assert np.array_equal(np.diff(offsets), expected), "the package's shingle sets are not the oracle's"
-        out.append(sketcher.sketch(tape, every)[0])
+        out.append(sketcher.sketch(tape, every).signatures)
     return np.concatenate(out)
 
 

@@ -208,7 +208,10 @@ def test_rows_that_are_not_wanted_are_passed_over(tmp_path: Path, name: str) -> 
         ('{"ids": [true]}', "item 0 is true or false; items"),
         ('{"ids": "a b"}', 'field "ids" is a string, not a list'),
         ('{"ids": null}', 'field "ids" is null, not a list'),
-        ('{"id": 1, "tokens": []}', 'no field "ids" (fields here: id, tokens; name the right one with --pretokenized)'),
+        (
+            '{"id": 1, "tokens": []}',
+            'no field "ids" (fields here: id, tokens; is it id?; name the right one with --pretokenized)',
+        ),
         ("{}", 'no field "ids" (the object is empty'),
         ("[1]", "not an object but a list"),
         ("{", "not valid JSON"),
