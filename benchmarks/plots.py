@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -47,6 +48,7 @@ class Plot:
     note: str = ""
     _body: list[str] = field(default_factory=list)
     _legend: list[tuple[str, str]] = field(default_factory=list)
+    _drawn: list[Point] = field(default_factory=list)  # points, and some of every line, in the picture
 
     def _x(self, value: float) -> float:
         return LEFT + (value - self.x[0]) / (self.x[1] - self.x[0]) * (WIDTH - LEFT - RIGHT)
@@ -64,7 +66,10 @@ class Plot:
         """A line through points that ascend in x. Without a label it belongs to the series before it."""
         colour = self._colour() if label else COLOURS[(len(self._legend) - 1) % len(COLOURS)]
         style = ' stroke-dasharray="5 4"' if dashed else ""
-        path = " ".join(f"{self._x(a):.1f},{self._y(b):.1f}" for a, b in points if self.x[0] <= a <= self.x[1])
+        points = [point for point in points if self.x[0] <= point[0] <= self.x[1]]
+        for (a, b), (c, d) in pairwise(points):
+            self._drawn += [(self._x(a + (c - a) * i / 20), self._y(b + (d - b) * i / 20)) for i in range(21)]
+        path = " ".join(f"{self._x(a):.1f},{self._y(b):.1f}" for a, b in points)
         look = f'stroke="{colour}" stroke-width="1.6"{style}'
         self._body.append(f'<polyline points="{path}" fill="none" {look} clip-path="url(#frame)"/>')
         if label:
@@ -97,6 +102,7 @@ class Plot:
             if not self._inside(point):
                 continue
             x = self._x(point[0])
+            self._drawn.append((x, self._y(point[1])))
             if errors is not None:
                 low, high = (self._y(min(max(end, self.y[0]), self.y[1])) for end in errors[i])
                 self._body.append(f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{colour}"/>')
@@ -111,6 +117,18 @@ class Plot:
             f'<line x1="{place:.1f}" y1="{TOP}" x2="{place:.1f}" y2="{HEIGHT - BOTTOM}" stroke="#888" '
             f'stroke-dasharray="2 3"/><text x="{place + 4:.1f}" y="{TOP + 12}" fill="#555">{escape(label)}</text>'
         )
+
+    def _corner(self) -> Point:
+        """Where the legend begins: in the corner of the frame in which it covers least of what is drawn."""
+        wide = 30 + max((7 * len(label) for label, _ in self._legend), default=0)
+        high = 18 * (len(self._legend) - 1)
+        right, bottom, left, top = WIDTH - RIGHT - wide, HEIGHT - BOTTOM - 14 - high, LEFT + 12, TOP + 28
+
+        def covered(corner: Point) -> int:
+            x, y = corner
+            return sum(x - 8 <= a <= x + wide and y - 12 <= b <= y + high + 12 for a, b in self._drawn)
+
+        return min([(right, bottom), (left, top), (left, bottom), (right, top)], key=covered)
 
     def svg(self) -> str:
         """The whole picture."""
@@ -152,8 +170,7 @@ class Plot:
                 f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end" font-size="10" fill="#555">'
                 f"{escape(self.note)}</text>"
             )
-        y = HEIGHT - BOTTOM - 14 - 18 * (len(self._legend) - 1)
-        x = WIDTH - RIGHT - 30 - max((7 * len(label) for label, _ in self._legend), default=0)
+        x, y = self._corner()
         for label, symbol in self._legend:
             out.append(f'<g transform="translate({x} {y})">{symbol}<text x="28" y="4">{escape(label)}</text></g>')
             y += 18

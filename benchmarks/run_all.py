@@ -30,6 +30,7 @@ SCRIPTS = {
     "simhash": "bench_simhash.py",
     "collide": "bench_collide.py",
     "hamming": "bench_hamming.py",
+    "cascade": "bench_cascade.py",
     "verify": "bench_verify.py",
     "audit": "bench_audit.py",
     "bloom": "bench_bloom.py",

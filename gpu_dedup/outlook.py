@@ -199,6 +199,8 @@ def _levels(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
     b, r, cut = recipe.bands, recipe.rows, bands.cut_of(view)
     jaccard, edit = share_text(recipe.far_jaccard_ppm), share_text(recipe.far_edit_ppm)
     verb = {False: "goes", True: "is flagged"}
+    key = recipe.key_field
+    yield f"Level 0: rows of equal {key if key else 'text'}, behind a Bloom filter of some 10 bits a row; one stays."
     yield f"Level 1: a text {verb[recipe.near_flags]} that is {d} bits or less from one before it; not verified."
     yield f"Level 2: a text {verb[recipe.far_flags]} that is {d + 1} to {far} bits from one before, Jaccard {jaccard}"
     yield f"and edit similarity {edit}. Its pairs come from {b} bands x {r} rows" + (

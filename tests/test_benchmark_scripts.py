@@ -18,7 +18,7 @@ import run_all  # noqa: E402
 SMALL = {
     "extract": ["--megabytes", "0.05"], "normalise": ["--megabytes", "0.02"], "sketch": ["--megabytes", "0.05"],
     "simhash": ["--megabytes", "0.02"],
-    "hamming": ["--sizes", "2000", "--megabytes", "0.05"],
+    "hamming": ["--sizes", "2000", "--megabytes", "0.05"], "cascade": ["--megabytes", "0.03"],
     "collide": ["--heads", "2000"], "verify": [], "bloom": ["--keys", "3000"], "audit": ["--documents", "300"],
 }  # fmt: skip
 

@@ -282,6 +282,22 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
         plots.ticks(high, low)
 
 
+@pytest.mark.parametrize(
+    ("points", "corner"),
+    [
+        ([(0.0, 0.0), (5.0, 0.9)], "right bottom"), ([(5.0, 0.0), (10.0, 0.1), (10.0, 1.0)], "left top"),
+        ([(0.0, 0.92), (9.5, 0.9), (9.6, 0.0)], "left bottom"),
+    ],
+)  # fmt: skip
+def test_the_legend_covers_nothing(points: list[tuple[float, float]], corner: str) -> None:
+    plot = plots.Plot("a", "x", "y", (0, 10), (0, 1))
+    plot.line(points, "line")
+    place = next(line for line in plot.svg().splitlines() if line.startswith("<g transform"))
+    x, y = (float(number) for number in place.split("(")[1].split(")")[0].split(" "))
+    across, down = ("left" if x < plots.WIDTH / 2 else "right"), ("top" if y < plots.HEIGHT / 2 else "bottom")
+    assert f"{across} {down}" == corner
+
+
 def test_a_plot_by_hand() -> None:
     plot = plots.Plot("a < b", "x", "y", (0, 10), (0, 1))
     plot.line([(0, 0), (10, 1)], "line")
