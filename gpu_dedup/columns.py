@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_dedup.batch import I64, Bool
+from gpu_dedup.batch import I64, U8, Bool
 
 
 def _absent(absent: Bool | None) -> Any:
@@ -52,6 +52,19 @@ def texts(values: Sequence[str | None]) -> Any:
     import pyarrow as pa
 
     return _bytes([None if value is None else value.encode() for value in values], pa.large_string())
+
+
+def text_of(data: U8, lengths: I64, absent: Bool) -> Any:
+    """large_string[n] of valid UTF-8, one text after the other; null where `absent`, which has the length 0.
+
+    data  uint8[sum of lengths]; lengths int64[n]
+    """
+    import pyarrow as pa
+
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [_absent(absent), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(pa.large_string(), len(lengths), buffers)
 
 
 def binary(values: Sequence[bytes | None]) -> Any:

@@ -63,6 +63,11 @@ class Budget:
     def used(self) -> int:
         return self._used
 
+    @property
+    def over(self) -> bool:
+        """Whether more is there than may be, after `limit`."""
+        return self._used > self.total
+
     def limit(self, total: int) -> None:
         """From now on so many bytes in all. What is there stays: a table over it moves when it grows next."""
         with self._lock:
@@ -143,6 +148,19 @@ class Table:
                 file = self._file or self._spill()
                 file.add(np.ascontiguousarray(rows))
         self._rows += len(rows)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the budget that the rows in memory have."""
+        return self._taken
+
+    def move(self) -> None:
+        """To disk with it, so that others have its memory: for tables that nobody reads at the moment. Arrays that were
+        handed out stay good, and keep their memory."""
+        if self._file is None and self._rows and not self._closed:
+            self._spill()
+            if self._finished and self._file is not None:
+                self._file.finish(self._rows)
 
     def finish(self) -> None:
         """No more rows come; from here on the table can be read."""
@@ -358,6 +376,13 @@ class RaggedTable:
         self._items = Table(dtype, None, folder, budget)
         self._ends = Table(np.int64, None, folder, budget)  # of document i in items; it begins where i - 1 ends
 
+    @classmethod
+    def over(cls, items: Table, ends: Table) -> RaggedTable:
+        """Of tables that were filled apart. ends: int64, where each document ends in items."""
+        out = cls.__new__(cls)
+        out._items, out._ends = items, ends
+        return out
+
     def __len__(self) -> int:
         return len(self._ends)
 
@@ -365,6 +390,16 @@ class RaggedTable:
     def nbytes(self) -> int:
         """Bytes of all items and of their offsets, wherever they are."""
         return self._items.nbytes + self._ends.nbytes
+
+    @property
+    def held(self) -> int:
+        """Bytes of the budget that what is in memory has."""
+        return self._items.held + self._ends.held
+
+    def move(self) -> None:
+        """To disk with it; see `Table.move`."""
+        self._items.move()
+        self._ends.move()
 
     @property
     def spilled(self) -> int:

@@ -14,7 +14,17 @@ import pytest
 
 from gpu_dedup.errors import RunError
 from gpu_dedup.pipeline import footprint
-from gpu_dedup.pipeline.footprint import Footprint, ahead_of, batch_of, readers_of, row_bytes, verify_of
+from gpu_dedup.pipeline.footprint import (
+    Footprint,
+    ahead_of,
+    batch_of,
+    gone_bytes,
+    matches_bytes,
+    parts_of,
+    readers_of,
+    row_bytes,
+    verify_of,
+)
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.run import Run
@@ -37,7 +47,7 @@ def test_tables_get_what_rows_leave() -> None:
     assert one.fixed == fixed
     assert budget.total == one.room == 2 * GB - fixed
     each = sum(size for _, size in row_bytes(Recipe()))
-    assert each == 1 + 3 + 41 + 24
+    assert each == 6
     one.met(1000, 5_000_000)
     assert budget.total == 2 * GB - fixed - 1000 * each
 
@@ -100,7 +110,8 @@ def test_buckets_are_found_by_all_threads_in_parts_that_fit() -> None:
     one.met(5_000_000, 50 * GB)
     assert budget.take(one.room)
     free = one.work
-    assert free == 6 * batch_of(Run(memory=2 * GB)) * 8 + 250_000_000  # what neither reading nor verifying needs now
+    parts = parts_of(Recipe(), Run(memory=2 * GB, threads=2), "numba")
+    assert free == parts.bytes - parts.program > 400_000_000  # what neither reading nor verifying needs now
     for threads in (1, 2, 8, 64):
         for heads in (10_000, 5_000_000, 40_000_000, 300_000_000, 10**9):
             at_once, parts = one.collide(heads, threads)
@@ -112,6 +123,31 @@ def test_buckets_are_found_by_all_threads_in_parts_that_fit() -> None:
             assert fits or (at_once == 1 and parts == 256)
             if parts > 1:
                 assert heads * footprint.COLLIDE * at_once > free
+
+
+def test_what_is_met_takes_its_share_from_tables_and_ends_the_run_where_it_is_too_much() -> None:
+    one, budget = made(2 * GB, input_bytes=GB)
+    one.met(1_000_000, GB)
+    room = one.room
+    one.holds("gone", 1000 * gone_bytes(Recipe()), "1,000 copies by text")
+    assert budget.total == one.room == room - 80_000
+    one.holds("gone", 3000 * gone_bytes(Recipe()), "3,000 copies by text")
+    one.holds("matches", matches_bytes(Recipe(), 10, 100), "10 texts in 100 pairs")
+    assert one.room == room - 240_000 - 1500 - 8000
+    one.holds("matches", 0, "")
+    assert one.room == room - 240_000
+    words = (
+        r"too little for 1,000,000 rows with 3,000 copies by text and 9,000,000 texts in 5 pairs; .* ([\d.]+) GB; raise"
+    )
+    with pytest.raises(RunError, match=words) as caught:
+        one.holds("matches", matches_bytes(Recipe(), 9_000_000, 5), "9,000,000 texts in 5 pairs")
+    least = float(re.findall(r"works is ([\d.]+) GB", str(caught.value))[0])
+    enough, _ = made(int(least * GB), input_bytes=GB)
+    enough.met(1_000_000, GB)
+    enough.holds("matches", matches_bytes(Recipe(), 9_000_000, 5), "")
+    other, _ = made(None)
+    other.holds("matches", 10**15, "a guide for tables refuses nothing")
+    assert matches_bytes(Recipe(cluster="connected"), 1, 0) > matches_bytes(Recipe(), 1, 0)
 
 
 def test_batches_and_verification_are_parts_of_the_memory() -> None:

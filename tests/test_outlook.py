@@ -117,7 +117,7 @@ def test_memory_is_the_sum_of_what_is_shown() -> None:
     run = Run(threads=4, memory=8 * 10**9)
     memory = estimate.memory_of(recipe, run, corpus)
     by_name = {line.name: line.bytes for line in memory.lines}
-    assert list(by_name) == ["rows", "tables", "batches", "read ahead", "verify", "program"]
+    assert list(by_name) == ["rows", "tables", "batches", "read ahead", "verify", "program", "matches"]
     assert memory.spilled == 0
     assert by_name["tables"] == (4 * 119 + 8 * 17 + 24 + 40) * 10**6
     assert by_name["rows"] == sum(size for _, size in row_bytes(recipe)) * 10**6
@@ -153,7 +153,7 @@ def test_tables_that_do_not_fit_go_to_disk_the_largest_first() -> None:
 
 
 def test_a_run_that_will_be_refused_is_said_so_with_the_same_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, "--documents", "20000000", "--memory", "2GB", "--threads", "2")
+    text = output(capsys, "--documents", "400000000", "--memory", "2GB", "--threads", "2")
     said = re.search(r"^warning: --memory 2 GB is too little.*the least that works is ([\d.]+) GB$", text, re.M)
     assert said is not None
     from gpu_dedup.pipeline import settle
@@ -161,9 +161,9 @@ def test_a_run_that_will_be_refused_is_said_so_with_the_same_figure(capsys: pyte
     run = Run(threads=2, memory=2 * 10**9)
     footprint = Footprint(settle(Recipe()), run, "numba", 10**8, Budget(0))
     with pytest.raises(RunError, match=rf"the least that works is {said[1]} GB"):
-        footprint.met(20_000_000, 10**8)
+        footprint.met(400_000_000, 10**8)
     least = str(int(float(said[1]) * 1.01 * 1e9))
-    assert "warning" not in output(capsys, "--documents", "20000000", "--memory", least, "--threads", "2")
+    assert "warning" not in output(capsys, "--documents", "400000000", "--memory", least, "--threads", "2")
     text = output(capsys, "--documents", str(2**32), "--memory", "9000GB")
     assert "warning: 4,294,967,296 different texts are more than 4,294,967,295" in text
     assert "warning" not in output(capsys, "--documents", str(2**32 - 1), "--memory", "9000GB")

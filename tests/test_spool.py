@@ -498,3 +498,46 @@ def test_a_partition_keeps_keys_together_and_order(tmp_path, rng, budget, parts)
 def test_parts_are_a_power_of_two_and_few(tmp_path, parts):
     with pytest.raises(InternalError, match="a power of two up to 256"):
         partition([], parts, 2, made_by(tmp_path, 0))
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_table_moves_when_others_need_its_memory(tmp_path, finished):
+    budget = Budget(PLENTY)
+    table = Table(np.int64, None, lambda: str(tmp_path), budget)
+    table.append(np.arange(5))
+    before = None
+    if finished:
+        table.finish()
+        before = table.slice(0, 5)
+    assert (table.held, budget.used) == (40, 40)
+    budget.limit(39)
+    assert budget.over
+    table.move()
+    table.move()
+    assert (table.held, budget.used, budget.over) == (0, 0, False)
+    if not finished:
+        table.append(np.arange(5, 7))
+        table.finish()
+    assert table.take(np.array([4, 1])).tolist() == [4, 1]
+    assert check_file(table.path) == (np.dtype(np.int64), None, len(table))
+    if before is not None:
+        assert before.tolist() == [0, 1, 2, 3, 4]
+    table.close()
+    table.move()
+    assert os.listdir(tmp_path) == []
+
+
+def test_ragged_tables_move_and_are_put_together_from_their_columns(tmp_path):
+    make = made_by(tmp_path, PLENTY)
+    items, ends = make(np.uint8, None), make(np.int64, None)
+    items.append(np.frombuffer(b"abcde", np.uint8))
+    ends.append(np.array([2, 2, 5]))
+    table = RaggedTable.over(items, ends)
+    table.finish()
+    assert table.held == 5 + 24
+    table.move()
+    assert table.held == 0
+    assert table.spilled == 5 + 24
+    got, offsets = table.take(np.array([2, 0, 1]))
+    assert (got.tobytes(), offsets.tolist()) == (b"cdeab", [0, 3, 5, 5])
+    table.close()

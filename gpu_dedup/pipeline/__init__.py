@@ -40,7 +40,7 @@ from gpu_dedup.pipeline import estimate
 from gpu_dedup.pipeline.emit import Emitted, Ids, Target, emit, wanted_ids
 from gpu_dedup.pipeline.exact import SORT, Classes, find_classes, texts_of
 from gpu_dedup.pipeline.figures import Groups, likeness
-from gpu_dedup.pipeline.footprint import Footprint, ahead_of, batch_of, readers_of, verify_of
+from gpu_dedup.pipeline.footprint import Footprint, ahead_of, batch_of, gone_bytes, readers_of, verify_of
 from gpu_dedup.pipeline.near import Heads, Layers, Road, bands_of, common_shingles, find_and_decide, rank_heads
 from gpu_dedup.pipeline.outcome import BLOOM, REASONS, STAYS, Outcome, assemble, join_keys, keep_mask
 from gpu_dedup.pipeline.pool import Pool
@@ -226,7 +226,7 @@ def dedup(
         emitted = emit(
             survey, done.sketcher, job.pool, run.batch_bytes, outcome,
             Target(folder, rows_to, run.write == "mask", run.keep_removed), progress, recipe.fingerprint(),
-            groups.rows, groups.excerpts, kept,
+            Ids(wanted_ids(outcome, groups.rows), groups.excerpts, job.table), kept,
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
         report.warnings += [*([guessed] if guessed else []), *_left_out(passed_over)]
@@ -631,6 +631,21 @@ class _Job:
         """Rows of the input that may be sorted at a time."""
         return 1 << 62 if self.footprint is None else max(1, self.footprint.work // SORT)
 
+    def holds(self, name: str, nbytes: int, words: str) -> None:
+        """See `Footprint.holds`; tables move to disk where they have no more room, the largest first."""
+        if self.footprint is None:
+            return
+        self.footprint.holds(name, nbytes, words)
+        for table in sorted(self._tables, key=lambda table: -table.held):
+            if not self.budget.over:
+                break
+            table.move()
+
+    def met_copies(self, count: int, by: str = "text") -> None:
+        """So many rows were found to be copies."""
+        name = "gone" if by == "text" else by
+        self.holds(name, count * gone_bytes(self.recipe), f"{count:,} copies by {by}")
+
     def collide(self, heads: int) -> tuple[int, int]:
         """Threads that may look for buckets at once, and in how many parts of the heads."""
         threads = self.pool.threads
@@ -686,12 +701,13 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
     with job.progress.stage("exact copies", None):
         if recipe.leveled and level0 is None:
             among, sieved = may_meet(survey.digest, part_in, job.backend, job.run.thread_count)
-            found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table, among)
+            found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table, among, met=job.met_copies)
             level0 = _level0(recipe.action == "flag", sieved, len(found.copies))
             del among
         else:
-            found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table)
+            found = find_classes(survey, recipe, part_in, job.sorted_rows, job.table, met=job.met_copies)
         del some, part_in
+        copied = len(found.copies)
     if not near:
         outcome = assemble(recipe, survey.status, found.copies, found.head, None, None, empty)
         if by_key is not None:
@@ -729,6 +745,7 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         job.collide,
         job.table,
         job.ragged,
+        job.holds,
         job.progress,
     )
     known = key = None
@@ -744,6 +761,8 @@ def _decide(job: _Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | No
         decision, candidates = find_and_decide(road, ranked)
         if key is not None and kept is not None and isinstance(candidates, Candidates):
             save_decision(kept, key, decision, candidates)
+    gone = copied + len(decision)
+    job.holds("gone", gone * gone_bytes(recipe), f"{gone:,} copies by text")
     heavy: list[HeavyBucket] = []
     for bucket in bands_of(candidates).stats.heavy:
         members = ranked.rows.take(np.asarray(bucket.members, np.int64))
@@ -772,7 +791,9 @@ def _copies_by_key(job: _Job, survey: Survey, some: Bool) -> tuple[Classes, Siev
         )
     among, sieved = may_meet(survey.key_digest, keyed, job.backend, job.run.thread_count)
     keys = survey.key_digest, survey.key_length
-    return find_classes(survey, job.recipe, keyed, job.sorted_rows, job.table, among, keys), sieved
+    return find_classes(
+        survey, job.recipe, keyed, job.sorted_rows, job.table, among, keys, lambda count: job.met_copies(count, "key")
+    ), sieved
 
 
 def _level0(flags: bool, sieved: Sieved, caught: int) -> Level:
@@ -814,7 +835,7 @@ def _without_ids(recipe: Recipe, survey: Survey, emitted: Emitted) -> list[str]:
     """A line about a field that was named for ids, and that no row in the log has."""
     if recipe.id_field == Recipe.id_field or emitted.ids is None or not len(emitted.ids.wanted):
         return []
-    if emitted.ids.look_up(emitted.ids.wanted)[0].null_count < len(emitted.ids.wanted):
+    if emitted.ids.some:
         return []
     here = _here(survey, recipe.id_field)
     return [f"no row of the log has a value in the id field {recipe.id_field!r}{here}; name another with --id-field"]

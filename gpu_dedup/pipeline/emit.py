@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,21 +38,34 @@ from gpu_dedup.read import Chunk, open_source
 from gpu_dedup.read.items import shown_text
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import EXCERPT, RemovalLog, id_text, utf8
+from gpu_dedup.spool import Budget, RaggedTable, Table
 from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder
 
 LOG_BATCH = 1 << 16
 
 
-class Ids:
-    """User ids of chosen rows, as text with their type: Arrow strings, not Python objects, since there may be many."""
+def _in_memory(dtype: Any, width: int | None) -> Table:
+    """A table that never goes to disk."""
+    return Table(dtype, width, tempfile.gettempdir, Budget(1 << 62))
 
-    def __init__(self, wanted: I64, excerpts: I64 | None = None) -> None:
-        """excerpts: rows among them, ascending, of whose texts the beginnings are wanted too; `texts` gets these."""
+
+class Ids:
+    """User ids of chosen rows, as text with their type, in tables: there may be many."""
+
+    def __init__(
+        self, wanted: I64, excerpts: I64 | None = None, table: Callable[[Any, int | None], Table] = _in_memory
+    ) -> None:
+        """wanted: ascending. excerpts: rows among them, ascending, of whose texts the beginnings are wanted too;
+        `texts` gets these. table: makes one, for a dtype and a width."""
         self.wanted = wanted
         self.excerpts = np.zeros(0, np.int64) if excerpts is None else excerpts
         self.texts: dict[int, str] = {}
-        self._parts: list[tuple[I64, Any, Any]] = []
-        self._table: tuple[Any, Any] | None = None
+        self._parts: list[I64] = []
+        self._rows: I64 | None = None  # rows that were met, ascending
+        self._order: I64 | None = None  # where they are in the tables; None: in this order
+        self._kinds: dict[tuple[str, bool], int] = {}  # (kind of value, whether it has no text) -> code
+        self._kind = table(np.uint16, None)
+        self._end, self._text = table(np.int64, None), table(np.uint8, None)
 
     def inside(self, first: int, count: int) -> I64:
         """Wanted rows from `first` on, relative to it."""
@@ -68,28 +83,49 @@ class Ids:
                 self.texts[row] = (shown_text(text) if listed else text)[:EXCERPT]
 
     def add(self, rows: I64, values: list[Any]) -> None:
-
+        """Take the ids of wanted rows; each row comes once, in any order."""
         pairs = [id_text(value) for value in values]
-        kinds = columns.texts([kind for _, kind in pairs]).dictionary_encode()
-        self._parts.append((rows, columns.texts([text for text, _ in pairs]), kinds))
+        parts = [b"" if text is None else text.encode() for text, _ in pairs]
+        codes = [self._kinds.setdefault((kind, text is None), len(self._kinds)) for text, kind in pairs]
+        before = len(self._text)
+        self._parts.append(rows)
+        self._kind.append(np.array(codes, np.uint16))
+        self._end.append(np.cumsum(np.array([len(part) for part in parts], np.int64)) + before)
+        self._text.append(np.frombuffer(b"".join(parts), np.uint8))
+
+    @property
+    def some(self) -> bool:
+        """Whether a row was met that has an id."""
+        return any(not none for _, none in self._kinds)
+
+    def _finish(self) -> I64:
+        if self._rows is None:
+            self._rows = np.concatenate([np.zeros(0, np.int64), *self._parts])
+            self._parts = []
+            if bool((self._rows[1:] < self._rows[:-1]).any()):
+                self._order = np.argsort(self._rows, kind="stable")
+                self._rows = self._rows[self._order]
+            self._table = RaggedTable.over(self._text, self._end)
+            self._table.finish()
+            self._kind.finish()
+        return self._rows
 
     def look_up(self, rows: I64) -> tuple[Any, Any]:
         """Arrow arrays of id and id_type; null for row -1 and for rows without a readable record."""
-        if self._table is None:
-            import pyarrow as pa
-
-            rows_met = np.concatenate([np.zeros(0, np.int64), *(r for r, _, _ in self._parts)])
-            order = np.argsort(rows_met, kind="stable")
-            self._rows = rows_met[order]
-            texts = pa.chunked_array([t for _, t, _ in self._parts], pa.large_string()).take(columns.integers(order))
-            # large: of some 358 million ids, "string" alone is 2**31 bytes
-            kinds = pa.chunked_array([k.cast(pa.large_string()) for _, _, k in self._parts], pa.large_string())
-            self._table = texts, kinds.take(columns.integers(order))
-        place = np.searchsorted(self._rows, rows)
-        known = place < len(self._rows)
-        known[known] = self._rows[place[known]] == rows[known]
-        take = columns.integers(place, ~known)
-        return self._table[0].take(take), self._table[1].take(take)
+        met = self._finish()
+        place = np.searchsorted(met, rows)
+        known = place < len(met)
+        known[known] = met[place[known]] == rows[known]
+        at = place[known] if self._order is None else self._order[place[known]]
+        data, offsets = self._table.take(at)
+        codes = np.zeros(len(rows), np.int64)
+        codes[known] = self._kind.take(at)
+        empty = ~known
+        empty[known] = np.array([none for _, none in self._kinds], np.bool_)[codes[known]]
+        lengths = np.zeros(len(rows), np.int64)
+        lengths[known] = np.diff(offsets)
+        kinds = columns.named([kind for kind, _ in self._kinds] or [""], codes, ~known)
+        return columns.text_of(data, lengths, empty), kinds
 
 
 @dataclass
@@ -135,15 +171,13 @@ def emit(
     to: Target,
     progress: Progress,
     fingerprint: str,
-    groups: I64,
-    excerpts: I64,
+    ids: Ids,
     kept: Checkpoint | None = None,
 ) -> Emitted:
     """Write every file's surviving rows, or the mask of them, and the log; without a place for them only count.
 
-    groups    global rows whose ids the report wants
-    excerpts  global rows of the log or of `groups`, ascending: the report wants the beginnings of their texts
-    kept      where complete files are noted for a next start, and where those of an earlier one are found
+    ids   gets those that it wants
+    kept  where complete files are noted for a next start, and where those of an earlier one are found
     """
     recipe = sketcher.recipe
     keep = keep_mask(recipe, survey.status, outcome)
@@ -152,7 +186,6 @@ def emit(
     if folder is None and to.stream is None:
         return Emitted(kept_by_file, keep)
     logged = np.flatnonzero(outcome.reason != STAYS)
-    ids = Ids(wanted_ids(outcome, groups), excerpts)
     with contextlib.ExitStack() as stack:
         mask = None
         if folder is not None and (to.mask or to.keep_removed):

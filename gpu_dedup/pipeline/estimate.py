@@ -16,7 +16,7 @@ from gpu_dedup.backend import HostBackend, host_backend
 from gpu_dedup.batch import ROW_TEXT
 from gpu_dedup.bloom import shape_of
 from gpu_dedup.errors import InputError, RunError, shown
-from gpu_dedup.pipeline.footprint import LEAST_TABLES, SURE, Parts, least_memory, parts_of, row_bytes
+from gpu_dedup.pipeline.footprint import LEAST_TABLES, SURE, Parts, least_memory, matches_text, parts_of, row_bytes
 from gpu_dedup.progress import bytes_text, seconds_text
 from gpu_dedup.read import Source, open_source
 from gpu_dedup.recipe import STREAMED, WEIGHTS, Recipe
@@ -225,6 +225,8 @@ def memory_of(recipe: Recipe, run: Run, corpus: Corpus) -> Memory:
         Line("verify", parts.verify, "texts that are compared at a time, at most"),
         Line("program", parts.program, "interpreter, libraries, kernels, table of seen digests"),
     ]
+    if recipe.method not in STREAMED:
+        lines.append(Line("matches", 0, matches_text(recipe)))
     needed = sum(line.bytes for line in lines)
     large, small = (size * n for size in table_bytes(recipe))
     room = max(run.memory_bytes - needed, 0)

@@ -51,7 +51,7 @@ class Classes:
 
 def find_classes(
     survey: Survey, recipe: Recipe, part_in: Bool, most: int, table: Callable[[Any, int | None], Table],
-    among: Bool | None = None, keys: tuple[Table, Table] | None = None,
+    among: Bool | None = None, keys: tuple[Table, Table] | None = None, met: Callable[[int], None] = lambda count: None,
 ) -> Classes:  # fmt: skip
     """Classes of equal digest and length, each with the first of its rows in keeper order as its head.
 
@@ -60,6 +60,7 @@ def find_classes(
     table    makes tables for what is more
     among    bool[n]: of these, rows that may have company; the others are heads of themselves. None: all
     keys     digests and lengths of what is compared; None: those of the texts
+    met      told the copies that were found so far, now and then and in the end
     """
     n, digests = len(part_in), keys or (survey.digest, survey.length)
     ranking = rank = None
@@ -84,6 +85,8 @@ def find_classes(
         for made in partition(_records(*digests, sorted_in), parts, 4, table):
             _in_pieces(made, most, rank, found)
             made.close()
+            met(found.count)
+    met(found.count)
     copies, head = found.joined()
     if count > most:
         by_row = np.argsort(copies, kind="stable")
@@ -100,8 +103,10 @@ class _Copies:
     def __init__(self) -> None:
         none = np.zeros(0, np.int64)
         self._copies, self._head = [none], [none]
+        self.count = 0
 
     def add(self, copies: I64, head: I64) -> None:
+        self.count += len(copies)
         self._copies.append(copies)
         self._head.append(head)
 

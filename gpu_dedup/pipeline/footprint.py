@@ -32,6 +32,15 @@ IN_HAND = 2 << 20  # of each reader beside its batch: a block of the file, the s
 LEAST_TABLES = 32 << 20
 COLLIDE = 80  # bytes that a thread takes for a text while buckets are found: its key and rank, and `buckets` itself
 SEARCH = BYTES_PER_VALUE  # ... and while near fingerprints are
+# Bytes of what is met on the way, known when it is there. All of them at the worst moment: arrays of int64, mostly.
+CANDIDATE, CANDIDATE_CONNECTED = 150, 56  # a text that is in a pair to verify: its places, component, part, decision
+PAIR = 80  # such a pair: its sides as they were found and as they are numbered, component, part, task
+GONE, GONE_CONNECTED, GONE_PRINTED, GONE_LEVELED = (
+    80,
+    48,
+    24,
+    48,
+)  # a row that goes: head, witness and numbers, twice while put in order
 
 SAMPLE_SHARE = 50  # rows are extrapolated once a fiftieth of the input was read
 SAMPLE_BYTES = 256 << 20  # ... or so many bytes of it
@@ -42,19 +51,17 @@ def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
     """Bytes in memory for every row at the worst moment of a run, by what they are; tables aside."""
     if recipe.method in STREAMED:
         return [("status", 1), ("verdict", 1), ("outcome", 1), ("mask", 1)]
-    parts = [("status", 1), ("marks", 3)]
+    parts = [("status", 1), ("marks", 5)]
     if recipe.printed:
         parts += [("fingerprint and group", 40), ("search or verification", SEARCH), ("decision", 32)]
-    else:
-        parts += [("verification", 41), ("decision", 24)] if recipe.near else [("class of a copy", 40)]
+        if recipe.cluster == "connected":
+            parts.append(("neighbour", 48))
     if recipe.keyed:
-        parts.append(("copies by key", 21))
+        parts.append(("marks of keys", 5))
     if recipe.keyed or recipe.leveled:
         parts.append(("filter of keys or digests", 4))
     if recipe.leveled:
         parts.append(("level, edit similarity", 34))
-    if recipe.cluster == "connected" and recipe.near:
-        parts.append(("neighbour", 48))
     if recipe.keep not in ("first", "none"):
         parts.append(("place in keeper order", 24))
     if recipe.keep_field is not None:
@@ -62,6 +69,26 @@ def row_bytes(recipe: Recipe) -> list[tuple[str, int]]:
     if recipe.on_bad_file == "skip":
         parts.append(("digest and length until its file is read", 32))
     return parts
+
+
+def gone_bytes(recipe: Recipe) -> int:
+    """Bytes for a row that goes, from the search for copies to the log: its outcome, and the place of ids."""
+    more = GONE_CONNECTED * (recipe.cluster == "connected") + GONE_PRINTED * recipe.printed
+    return GONE + more + GONE_LEVELED * recipe.leveled
+
+
+def matches_bytes(recipe: Recipe, texts: int, pairs: int) -> int:
+    """Bytes of candidates while they are verified: different texts that are in one, and pairs."""
+    return (CANDIDATE + CANDIDATE_CONNECTED * (recipe.cluster == "connected")) * texts + PAIR * pairs
+
+
+def matches_text(recipe: Recipe) -> str:
+    """What is to come on top of rows, in words: nobody knows beforehand how many copies there are."""
+    text = f"and {gone_bytes(recipe)} of each row that goes"
+    if recipe.near and not recipe.printed:
+        text += f", or {matches_bytes(recipe, 1, 0)} of a text in a pair that meets and {matches_bytes(recipe, 0, 1)} "
+        text += "of the pair: known when they are met"
+    return text
 
 
 def batch_of(run: Run) -> int:
@@ -142,6 +169,7 @@ class Footprint:
         self.fixed = self._fixed(run)
         self.input_bytes = input_bytes
         self.rows = self.bytes = 0
+        self._met: dict[str, tuple[int, str]] = {}
         self._first_rows = self._first_bytes = 0  # in input order
         self._judged = False
         if self.strict and self.room < LEAST_TABLES:
@@ -153,15 +181,19 @@ class Footprint:
 
     @property
     def room(self) -> int:
-        """Bytes left for tables beside the rows that were met."""
-        return self.memory - self.fixed - self.rows * self.per_row
+        """Bytes left for tables beside the rows that were met, and what was met among them."""
+        return self.memory - self.fixed - self.rows * self.per_row - self._met_bytes
+
+    @property
+    def _met_bytes(self) -> int:
+        return sum(nbytes for nbytes, _ in self._met.values())
 
     def _fixed(self, run: Run) -> int:
         """Bytes beside rows and tables."""
         return parts_of(self._recipe, run, self._backend).bytes + self._held
 
-    def _least(self, rows: int) -> str:
-        return least_memory(self._recipe, self._run, self._backend, self._held, rows)
+    def _least(self, rows: int, more: int = 0) -> str:
+        return least_memory(self._recipe, self._run, self._backend, self._held + more, rows)
 
     def _limit(self) -> None:
         self.budget.limit(max(self.room, 0))
@@ -212,7 +244,19 @@ class Footprint:
     def work(self) -> int:
         """Bytes that a stage may take that neither reads nor verifies: what these would, and what tables have left."""
         parts = parts_of(self._recipe, self._run, self._backend)
-        return parts.batches + parts.verify + max(self._left, 0)
+        return parts.batches + parts.ahead + parts.verify + max(self._left, 0)
+
+    def holds(self, name: str, nbytes: int, words: str) -> None:
+        """From now on `name` takes so many bytes (instead of those said before): what was met among the rows, in
+        words. Raises RunError where that is too much."""
+        self._met[name] = (nbytes, words)
+        self._limit()
+        if self.strict and self.room < 0:
+            every = " and ".join(words for nbytes, words in self._met.values() if nbytes)
+            raise RunError(
+                f"memory {bytes_text(self.memory)} is too little for {self.rows:,} rows with {every}; the least that "
+                f"works is {self._least(self.rows, self._met_bytes)}; raise --memory, or run on shards of the input"
+            )
 
     def collide(self, heads: int, threads: int) -> tuple[int, int]:
         """Threads that may look for buckets at once, and in how many parts of the heads, a power of two.

@@ -26,6 +26,7 @@ from gpu_dedup.collide import Candidates, CollideStats, collide
 from gpu_dedup.errors import RunError
 from gpu_dedup.hamming import DEAR_DISTANCE, Near, cost_text, join, plan
 from gpu_dedup.pipeline.exact import Classes
+from gpu_dedup.pipeline.footprint import matches_bytes
 from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.reread import TextItems, normal_texts, reread, sketch_rows
 from gpu_dedup.pipeline.survey import BLOCK, Sketcher, Survey
@@ -161,6 +162,7 @@ class Road:
     memory   bytes that verification may hold
     threads  that may search near fingerprints at once
     collide  from a number of heads: the threads that may look for buckets at once, and in how many parts
+    holds    is told what takes so many bytes, in words, see `Footprint.holds`; tables may move to disk for it
     """
 
     survey: Survey
@@ -173,6 +175,7 @@ class Road:
     collide: Callable[[int], tuple[int, int]]
     table: Callable[[Any, int | None], Table]
     ragged: Callable[[Any], RaggedTable]
+    holds: Callable[[str, int, str], None]
     progress: Progress
 
     def some(self, work: Callable[[int], Any], tables: Iterable[int]) -> Iterable[Any]:
@@ -239,8 +242,8 @@ def find_and_decide(road: Road, heads: Heads) -> tuple[Gone, Candidates | Near |
     return by_prints(road, heads) if road.sketcher.recipe.printed else by_bands(road, heads)
 
 
-def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignatures]:
-    """Pairs that meet in a band and pass the sieve; the signatures, in case more is asked of them."""
+def meet_in_bands(road: Road, heads: Heads) -> Candidates:
+    """Pairs that meet in a band and pass the sieve."""
     recipe, backend, tables = road.sketcher.recipe.bands_view, road.sketcher.backend, road.survey.sketches
     assert tables is not None
     assert tables.signatures is not None
@@ -272,7 +275,7 @@ def meet_in_bands(road: Road, heads: Heads) -> tuple[Candidates, RankedSignature
         candidates = collide(
             band_keys, signatures, len(heads), recipe, backend, some, advance, None if parts == 1 else key_parts
         )
-    return candidates, signatures
+    return candidates
 
 
 def members_of(m: int, *sides: I64) -> I64:
@@ -290,10 +293,17 @@ def by_bands(road: Road, heads: Heads) -> tuple[Gone, Candidates]:
     memory.
     """
     recipe, backend = road.sketcher.recipe, road.sketcher.backend
-    found, signatures = meet_in_bands(road, heads)
+    found = meet_in_bands(road, heads)
     stats, needed = found.stats, members_of(len(heads), found.hi, found.lo)
+    words = f"{len(needed):,} texts in {len(found):,} pairs that met"
+    road.holds("matches", matches_bytes(recipe, len(needed), len(found)), words)
     candidates = Candidates(np.searchsorted(needed, found.hi), np.searchsorted(needed, found.lo), found.agree, stats)
     del found
+
+    tables = road.survey.sketches
+    assert tables is not None
+    assert tables.signatures is not None
+    signatures = RankedSignatures(tables.signatures, heads.sketch)
 
     def agreements(left: I64, right: I64) -> I64:
         """Equal slots of pairs that are no candidates, in blocks that stay small."""
@@ -308,7 +318,9 @@ def by_bands(road: Road, heads: Heads) -> tuple[Gone, Candidates]:
     verifier = road.verifier(heads, needed, agreements)
     with road.progress.stage("verify", len(candidates), unit="pairs") as advance:
         decision = decide(candidates, len(needed), recipe, backend, verifier, advance)
-    return Gone.of(decision, recipe, needed), Candidates.counted(len(candidates), stats)
+    gone = Gone.of(decision, recipe, needed)
+    road.holds("matches", 0, "")
+    return gone, Candidates.counted(len(candidates), stats)
 
 
 def by_prints(road: Road, heads: Heads) -> tuple[Gone, Near]:
@@ -368,7 +380,7 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
     apart = backend.hamming_distances(prints, found.hi, found.lo)
     near = found.nearer(apart, recipe.distance)
     crowd = Crowd(near, m)
-    bands, _ = meet_in_bands(road, heads)
+    bands = meet_in_bands(road, heads)
     farther = found.count - near.count
     if farther > MOST_FAR:
         raise RunError(
