@@ -123,7 +123,8 @@ def test_settings_change_nothing(
     # So that a small corpus outgrows it: nothing but tables counts.
     monkeypatch.setattr("gpu_dedup.run.MIN_MEMORY", 1)
     monkeypatch.setattr("gpu_dedup.pipeline.footprint.PROGRAM", {"numpy": 0, "numba": 0})
-    for name, value in (("BATCH_COPIES", 0), ("LEAST_TABLES", 0), ("LEAST_BATCHES", 1)):
+    nothing = ("BATCH_COPIES", "LEAST_TABLES", "CANDIDATE", "CANDIDATE_CONNECTED", "PAIR", "GONE", "GONE_CONNECTED")
+    for name, value in (*((name, 0) for name in (*nothing, "GONE_PRINTED", "GONE_LEVELED")), ("LEAST_BATCHES", 1)):
         monkeypatch.setattr(f"gpu_dedup.pipeline.footprint.{name}", value)
     monkeypatch.setattr("gpu_dedup.pipeline.footprint.row_bytes", lambda recipe: [])
     monkeypatch.setattr("gpu_dedup.pipeline.footprint.reading_of", lambda run: 0)
