@@ -284,7 +284,7 @@ def _cost(recipe: Recipe, run: Run, corpus: Corpus | None) -> Iterator[str]:
     memory = estimate.memory_of(recipe, run, corpus)
     for line in memory.lines:
         yield f"  {line.name:<10}{bytes_text(line.bytes):>9}   {line.formula}"
-    what = "and ids of rows that go" if recipe.method in STREAMED else "at the worst moment, at most"
+    what = "and ids of rows that go" if recipe.method in STREAMED else "at the worst moment, and what matches take"
     yield f"  {'memory':<10}{bytes_text(memory.bytes):>9}   {what}"
     yield ""
     disk = estimate.disk_lines(recipe, run, corpus, memory.spilled)

@@ -124,7 +124,8 @@ class Ids:
         empty[known] = np.array([none for _, none in self._kinds], np.bool_)[codes[known]]
         lengths = np.zeros(len(rows), np.int64)
         lengths[known] = np.diff(offsets)
-        kinds = columns.named([kind for kind, _ in self._kinds] or [""], codes, ~known)
+        # large: of some 358 million ids, "string" alone is 2**31 bytes
+        kinds = columns.texts([kind for kind, _ in self._kinds] or [""]).take(columns.integers(codes, ~known))
         return columns.text_of(data, lengths, empty), kinds
 
 
