@@ -30,11 +30,13 @@ A file holds one table or several of one shape (LSHBloom has one for each band):
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -253,6 +255,29 @@ def _power(base: float, exponent: int) -> float:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The filter.
+
+
+STALE_SECONDS = 3600  # an unfinished file of a process that is gone stays so long: it may be another machine's
+
+
+def _remove_stale(name: str) -> None:
+    """Take away what processes that are gone have left beside a filter. One whose output was complete is given its name
+    by the next start of the same command, before this."""
+    for path in glob.glob(f"{glob.escape(name)}.*.tmp"):
+        pid = path[len(name) + 1 : -len(".tmp")]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and time.time() - os.stat(path).st_mtime > STALE_SECONDS and not _alive(int(pid)):
+                os.remove(path)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # there, and somebody else's
+        return True
+    return True
 
 
 class BloomFilter:
@@ -500,6 +525,7 @@ class BloomFilter:
             with self._lock:
                 self._sync()
                 self._check_same(name)
+                _remove_stale(name)
                 self._write(temporary)
             yield
             with self._lock:

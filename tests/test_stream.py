@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -394,3 +396,60 @@ def test_rows_leave_only_bytes(tmp_path: Path) -> None:
     arrays = [value for value in vars(outcome).values() if isinstance(value, np.ndarray)]
     assert sum(array.nbytes for array in arrays) == 100_000
     assert outcome.reason.nbytes == 100_000
+
+
+# ------------------------------------------------------------------------------------------------- killed at the end
+
+
+def test_a_filter_whose_run_was_killed_before_it_had_its_name_gets_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, saved = write(tmp_path / "in.jsonl", [{"id": i, "text": f"text {i}"} for i in range(20)]), tmp_path / "f"
+    run = Run(threads=1, backend="numpy", bloom=str(saved))
+    code = (
+        "import os, sys; real = os.replace; source, out, saved = sys.argv[1:]\n"
+        "def killed(old, new): os._exit(9) if os.fsdecode(new) == saved else real(old, new)\n"
+        "os.replace = killed\n"
+        "from gpu_dedup import Recipe, Run, dedup\n"
+        "recipe = Recipe(method='bloom', capacity=1000, fp_rate_ppb=1)\n"
+        "dedup([source], out, recipe, Run(threads=1, backend='numpy', bloom=saved))\n"
+    )
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out"), str(saved)]
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 9
+    assert (tmp_path / "out" / "_gpu_dedup" / "report.json").exists()
+    assert not saved.exists()
+    dedup([str(source)], str(tmp_path / "out"), RECIPE, run)
+    assert "already done" in capfd.readouterr().err
+    assert BloomFilter.load(saved).counts == [20]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "in.jsonl", "out"]
+    dedup([str(source)], str(tmp_path / "out"), RECIPE, run)  # and once more, as it has its name now
+    more = write(tmp_path / "more.jsonl", [{"id": i, "text": f"text {i}"} for i in range(15, 25)])
+    dedup([str(more)], str(tmp_path / "out2"), RECIPE, run)
+    assert ids(tmp_path / "out2", "more.jsonl") == [20, 21, 22, 23, 24]
+
+
+def test_what_gone_processes_left_beside_a_filter_goes(tmp_path: Path) -> None:
+    source, saved = write(tmp_path / "in.jsonl", [{"id": 1, "text": "a"}]), tmp_path / "f"
+    old, new, other = (tmp_path / name for name in ("f.4194305.tmp", "f.4194306.tmp", "f.notes.tmp"))
+    for path in (old, new, other):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    os.utime(other, (1, 1))
+    dedup(
+        [str(source)], str(tmp_path / "out"), RECIPE, Run(threads=1, backend="numpy", bloom=str(saved), progress=False)
+    )
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize("name", ["out/in.jsonl", "out/_gpu_dedup/report.json", "out/new"])
+def test_files_in_the_output_folder_are_refused_before_any_work(tmp_path: Path, name: str) -> None:
+    source = write(tmp_path / "in.jsonl", [{"id": 1, "text": "a"}])
+    place = str(tmp_path / name)
+    with pytest.raises(RunError, match=r"bloom .* lies in the output folder; name a file outside"):
+        dedup([str(source)], str(tmp_path / "out"), RECIPE, Run(bloom=place))
+    tfidf = Recipe(method="simhash", weights="tfidf")
+    with pytest.raises(RunError, match=r"save-df-table .* lies in the output folder; name a file outside"):
+        dedup([str(source)], str(tmp_path / "out"), tfidf, Run(save_df_table=place))
+    assert not (tmp_path / "out").exists()

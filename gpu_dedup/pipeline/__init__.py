@@ -47,7 +47,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.recount import audit_rows, check_audit
 from gpu_dedup.pipeline.resume import Resume, Saver, load_decision, save_decision
 from gpu_dedup.pipeline.sieve import Sieved, may_meet
-from gpu_dedup.pipeline.stream import Stream, open_filter, stream_outcome
+from gpu_dedup.pipeline.stream import Stream, finish_saving, open_filter, stream_outcome
 from gpu_dedup.pipeline.survey import Sketcher, Survey, Surveyor
 from gpu_dedup.pipeline.terms import checked, count_terms, given_table
 from gpu_dedup.pipeline.upload import RemoteFolder
@@ -191,8 +191,7 @@ def dedup(
             _check_stream(sources)
             rows_to = standard_output()
         guess = sum(_unpacked(source) for source in sources)
-        # With a filter it may be another answer.
-        again = folder is not None and rows_to is None and not run.overwrite and run.bloom is None
+        again = folder is not None and rows_to is None and not run.overwrite and not run.again
         if folder is not None and again and (before := _already_done(folder.path, sources, recipe, run)):
             progress.note("already done: the output is of this input and this recipe; --overwrite makes it again")
             folder.tidy()  # after a run that was killed when it had nothing left to do but clean up
@@ -260,7 +259,13 @@ def _check_output(target: str | None, recipe: Recipe, run: Run) -> str | None:
         raise RunError(f"{option} needs a folder, and -o - is standard output; name a folder with -o DIR")
     if run.keep_removed and recipe.limit is not None:
         raise RunError("keep-removed is for getting all of the input back, and --limit leaves rows out; drop one")
-    return run.report if target == STANDARD else target
+    place = run.report if target == STANDARD else target
+    for option, path in (("bloom", run.bloom), ("save-df-table", run.save_df_table)):
+        if path is not None and place is not None and not is_remote(place):
+            root = os.path.realpath(place)
+            if os.path.commonpath([root, os.path.realpath(path)]) == root:
+                raise RunError(f"{option} {shown(path)}: lies in the output folder; name a file outside of it")
+    return place
 
 
 def _check_stream(sources: Sequence[Source]) -> None:
@@ -523,7 +528,8 @@ def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) 
         and (run.audit is None or report.audit is not None)
         and report.machine.write == run.write
         and (report.machine.keep_removed or not run.keep_removed)
-        and (report.filter is None or not report.filter.before)  # rows of earlier runs had a say in it
+        # Without a file, rows of earlier runs would have had no say in it; with one, all rows have to be in it.
+        and (run.bloom is not None or report.filter is None or not report.filter.before)
         and all(
             entry.problem is not None
             or run.write == "mask"
@@ -532,6 +538,8 @@ def _already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) 
             for entry, source in zip(report.inputs, sources, strict=True)
         )
     )
+    if same and run.bloom is not None:
+        same = finish_saving(run.bloom, [entry.content_hash for entry in report.inputs if entry.problem is None])
     return report if same else None
 
 

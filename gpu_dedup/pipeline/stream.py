@@ -7,6 +7,7 @@ they come; where damaged files are left out, only once the file has come to its 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import math
@@ -18,7 +19,7 @@ import numpy as np
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, ROW_BAD, ROW_TEXT, U8, U64, Bool
 from gpu_dedup.bloom import BloomFilter, shape_of
-from gpu_dedup.errors import RecipeError, RunError, shown
+from gpu_dedup.errors import GpuDedupError, RecipeError, RunError, disk_error, shown
 from gpu_dedup.kernels.unicode import UNICODE_VERSION
 from gpu_dedup.pipeline.outcome import BAD_ROW, BLOOM, Outcome
 from gpu_dedup.pipeline.outcome import NO_TEXT as NO_TEXT_ROW
@@ -83,6 +84,31 @@ def _check_place(path: str) -> None:
         raise RunError(f"--bloom {shown(path)}: there is no folder {shown(folder)}; make it, or name another file")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise RunError(f"--bloom {shown(path)}: no permission to write in {shown(folder)}; name another file")
+
+
+def finish_saving(path: str, hashes: Sequence[str | None]) -> bool:
+    """Whether the filter at `path` holds inputs of these content hashes; one that a run has written, but was killed
+    before it could give it its name, gets it now."""
+
+    def held(file: str) -> dict[str, str] | None:
+        try:
+            return BloomFilter.load(file).inputs
+        except (GpuDedupError, OSError):
+            return None
+
+    wanted = set(hashes)
+    found = held(path)
+    if found is not None and wanted <= set(found):
+        return True
+    for temporary in sorted(glob.glob(f"{glob.escape(os.path.abspath(path))}.*.tmp")):
+        complete = held(temporary)
+        if complete is not None and wanted | set(found or ()) <= set(complete):
+            try:
+                os.replace(temporary, path)
+            except OSError as error:
+                raise disk_error(error, path, "another file for the filter") from error
+            return True
+    return False
 
 
 class Stream:
