@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import random
 import signal
@@ -17,6 +18,8 @@ from typing import Any
 
 import corpora
 import harness
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +27,7 @@ from hypothesis import strategies as st
 from gpu_dedup.errors import InputError
 from gpu_dedup.pipeline import dedup
 from gpu_dedup.pipeline.ahead import ITEM, TOGETHER, ReadAhead
+from gpu_dedup.pipeline.beside import side_by_side
 from gpu_dedup.pipeline.pool import cheap
 from gpu_dedup.read import discover
 from gpu_dedup.recipe import Recipe
@@ -178,6 +182,81 @@ def test_no_thread_and_no_file_is_left(how: str) -> None:
     assert not files.open
 
 
+# ------------------------------------------------------------------------------------------------------- side by side
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    weights=st.lists(st.integers(0, 5), max_size=12), threads=st.integers(0, 4), most=st.integers(0, 8),
+    bad=st.sets(st.integers(0, 12), max_size=3),
+)  # fmt: skip
+def test_side_by_side_keeps_to_its_bounds_and_gives_the_first_error(
+    weights: list[int], threads: int, most: int, bad: set[int]
+) -> None:
+    lock = threading.Lock()
+    at_work: set[int] = set()
+    begun: list[int] = []
+    done: set[int] = set()
+
+    def work(item: int, check: Any) -> None:
+        with lock:
+            at_work.add(item)
+            begun.append(item)
+            assert len(at_work) <= max(threads, 1)
+            assert len(at_work) == 1 or sum(weights[i] for i in at_work) <= most
+        try:
+            for _ in range(3):
+                time.sleep(0.0002 * (item % 3))
+                check()
+            if item in bad:
+                raise InputError(f"item {item}")
+            done.add(item)
+        finally:
+            with lock:
+                at_work.discard(item)
+
+    count = len(weights)
+    first = min((item for item in bad if item < count), default=None)
+    if first is None:
+        side_by_side(work, range(count), weights.__getitem__, threads, most)
+        assert done == set(range(count))
+    else:
+        with pytest.raises(InputError, match=f"^item {first}$"):
+            side_by_side(work, range(count), weights.__getitem__, threads, most)
+        assert done >= set(range(first))
+    assert sorted(begun) == list(range(len(begun)))
+    assert not at_work
+    assert not [thread for thread in threading.enumerate() if thread.name == "gpu-dedup-write"]
+
+
+def test_ctrl_c_stops_what_is_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[int] = []
+
+    def work(item: int, check: Any) -> None:
+        try:
+            while True:
+                time.sleep(0.005)
+                check()
+        finally:
+            stopped.append(item)
+
+    joins = iter([KeyboardInterrupt])
+    real = threading.Thread.join
+
+    def join(self: threading.Thread, timeout: float | None = None) -> None:
+        if timeout is None and next(joins, None):
+            time.sleep(0.05)
+            raise KeyboardInterrupt
+        real(self, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", join)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(work, range(5), lambda item: 1, 3, 9)
+    assert sorted(stopped) == [0, 1, 2]
+    assert time.monotonic() - started < 1.5
+
+
 # --------------------------------------------------------------------------------------------------------- whole runs
 
 
@@ -211,11 +290,43 @@ def test_which_files_are_read_by_threads(folder: Path, tmp_path: Path) -> None:
     assert not cheap(replace(small, path="s3://bucket/a.jsonl.gz"))
 
 
+def utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
 def answer(out: Path) -> dict[str, Any]:
     files = {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
     files["result"] = json.dumps(json.loads(files.pop("_gpu_dedup/report.json"))["result"]).encode()
     del files["_gpu_dedup/report.html"]
     return files
+
+
+def test_files_written_side_by_side_are_those_written_one_by_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also Parquet and Arrow, and what is stored of rows that go."""
+    emit = importlib.import_module("gpu_dedup.pipeline.emit")
+
+    where = tmp_path / "in"
+    where.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        (where / path.name).write_bytes(path.read_bytes())
+        lines = path.read_bytes()
+        lines = gzip.decompress(lines) if path.suffix == ".gz" else lines
+        if path.suffix != ".zst":
+            rows = [json.loads(line) for line in lines.splitlines()[: 40 * (number + 1)]]
+            table = pa.table({"id": [str(row["id"]) for row in rows], "text": [utf8(row["text"]) for row in rows]})
+            pq.write_table(table, where / f"{number}.parquet", row_group_size=30)
+            with pa.ipc.new_file(where / f"{number}.arrow", table.schema) as writer:
+                writer.write_table(table, 30)
+    settings = {"backend": "numpy", "progress": False, "batch_bytes": 20_000, "keep_removed": True}
+    dedup([where], tmp_path / "one", None, Run(threads=1, **settings))
+    sizes, real = [], emit.side_by_side
+    monkeypatch.setattr(emit, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(emit, "side_by_side", lambda *args: sizes.append(args[3]) or real(*args))
+    dedup([where], tmp_path / "two", None, Run(threads=4, **settings))
+    assert sizes == [4]
+    assert answer(tmp_path / "two") == answer(tmp_path / "one")
 
 
 @pytest.mark.parametrize(

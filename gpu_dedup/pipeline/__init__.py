@@ -225,7 +225,7 @@ def dedup(
         emitted = emit(
             survey, done.sketcher, job.pool, run.batch_bytes, outcome,
             Target(folder, rows_to, run.write == "mask", run.keep_removed), progress, recipe.fingerprint(),
-            Ids(wanted_ids(outcome, groups.rows), groups.excerpts, job.table), kept,
+            Ids(wanted_ids(outcome, groups.rows), groups.excerpts, job.table), kept, verify_of(run),
         )  # fmt: skip
         report = _report(job, done, groups, emitted, started, target)
         report.warnings += [*([guessed] if guessed else []), *_left_out(passed_over)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gpu_dedup import columns
 from gpu_dedup.batch import I64, MISSING, ROW_TEXT, Bool, Rows
 from gpu_dedup.checkpoint import Checkpoint, content_key, same_file
 from gpu_dedup.cluster import NEAR_LEVEL
+from gpu_dedup.pipeline.beside import side_by_side
 from gpu_dedup.pipeline.outcome import (
     BLOOM,
     CHAIN,
@@ -34,7 +36,7 @@ from gpu_dedup.pipeline.pool import Pool
 from gpu_dedup.pipeline.rewrite import WITHOUT_FIELDS, Hands, Shard, changed, copy_source, write_lines, write_shard
 from gpu_dedup.pipeline.survey import FileFacts, Sketcher, Survey
 from gpu_dedup.progress import Progress
-from gpu_dedup.read import Chunk, open_source
+from gpu_dedup.read import Chunk, Source, open_source
 from gpu_dedup.read.items import shown_text
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import EXCERPT, RemovalLog, id_text, utf8
@@ -42,6 +44,8 @@ from gpu_dedup.spool import Budget, RaggedTable, Table
 from gpu_dedup.write import MASK, REMOVED, LineStream, MaskWriter, OutputFolder
 
 LOG_BATCH = 1 << 16
+MOST_WRITERS = 4  # files that are written side by side
+WORTH_A_THREAD = 1 << 18  # bytes
 
 
 def _in_memory(dtype: Any, width: int | None) -> Table:
@@ -66,6 +70,7 @@ class Ids:
         self._kinds: dict[tuple[str, bool], int] = {}  # (kind of value, whether it has no text) -> code
         self._kind = table(np.uint16, None)
         self._end, self._text = table(np.int64, None), table(np.uint8, None)
+        self._lock = threading.Lock()
 
     def inside(self, first: int, count: int) -> I64:
         """Wanted rows from `first` on, relative to it."""
@@ -86,12 +91,13 @@ class Ids:
         """Take the ids of wanted rows; each row comes once, in any order."""
         pairs = [id_text(value) for value in values]
         parts = [b"" if text is None else text.encode() for text, _ in pairs]
-        codes = [self._kinds.setdefault((kind, text is None), len(self._kinds)) for text, kind in pairs]
-        before = len(self._text)
-        self._parts.append(rows)
-        self._kind.append(np.array(codes, np.uint16))
-        self._end.append(np.cumsum(np.array([len(part) for part in parts], np.int64)) + before)
-        self._text.append(np.frombuffer(b"".join(parts), np.uint8))
+        with self._lock:  # files are written side by side
+            codes = [self._kinds.setdefault((kind, text is None), len(self._kinds)) for text, kind in pairs]
+            before = len(self._text)
+            self._parts.append(rows)
+            self._kind.append(np.array(codes, np.uint16))
+            self._end.append(np.cumsum(np.array([len(part) for part in parts], np.int64)) + before)
+            self._text.append(np.frombuffer(b"".join(parts), np.uint8))
 
     @property
     def some(self) -> bool:
@@ -174,11 +180,13 @@ def emit(
     fingerprint: str,
     ids: Ids,
     kept: Checkpoint | None = None,
+    beside: int = 0,
 ) -> Emitted:
     """Write every file's surviving rows, or the mask of them, and the log; without a place for them only count.
 
-    ids   gets those that it wants
-    kept  where complete files are noted for a next start, and where those of an earlier one are found
+    ids     gets those that it wants
+    kept    where complete files are noted for a next start, and where those of an earlier one are found
+    beside  bytes that files may take that are written side by side
     """
     recipe = sketcher.recipe
     keep = keep_mask(recipe, survey.status, outcome)
@@ -198,6 +206,7 @@ def emit(
         if folder is not None and to.stream is None and not to.mask and not to.keep_removed:
             done = _Done(kept, folder, survey, fingerprint)
         hands = Hands(pool, sketcher.backend, batch_bytes, advance)
+        shards: list[tuple[Shard, FileFacts]] = []
         for facts in survey.files:
             if facts.problem is not None or (
                 facts.rows == 0 and facts.content_hash is None and recipe.limit is not None
@@ -206,14 +215,38 @@ def emit(
             mine = keep[facts.first : facts.first + facts.rows]
             if mask is not None:
                 mask.append(utf8(facts.source.rel), mine)
-            _emit_file(
-                Shard(facts.source, facts.index, mine, facts.content_hash), facts, sketcher, hands, to, ids, done
-            )
+            shards.append((Shard(facts.source, facts.index, mine, facts.content_hash), facts))
+
+        def write(one: tuple[Shard, FileFacts], check: Callable[[], None]) -> None:
+            def step(count: int) -> None:
+                check()
+                advance(count)
+
+            _emit_file(*one, sketcher, replace(hands, advance=step), to, ids, done)
+
+        def weigh(one: tuple[Shard, FileFacts]) -> int:
+            return _weight(one[1].source, pool.threads, batch_bytes)
+
+        # Small files are the work of one thread, as there is little in them but what needs the GIL.
+        large = sum(facts.source.size >= WORTH_A_THREAD for _, facts in shards)
+        threads = 1 if to.stream is not None else min(pool.readers, MOST_WRITERS, large)
+        side_by_side(write, shards, weigh, threads, beside)
     if folder is not None:
         with progress.stage("log", None), RemovalLog(folder.log_path(), fingerprint) as log:
             for start in range(0, len(logged), LOG_BATCH):
                 log.append(log_columns(recipe, survey, outcome, keep, ids, logged[start : start + LOG_BATCH]))
     return Emitted(kept_by_file, keep, ids)
+
+
+def _weight(source: Source, threads: int, batch_bytes: int) -> int:
+    """Bytes, about, that a file takes while it is written."""
+    if source.format == "parquet":
+        from gpu_dedup.read.parquet import largest_group
+
+        return 2 * largest_group(source)  # as it is read, and as it is written
+    if source.format == "arrow":
+        return 2 * source.size  # its largest batch may be all of it
+    return 2 * (threads + 6) * batch_bytes
 
 
 def _emit_file(
@@ -290,6 +323,7 @@ class _Done:
         self._kept = kept if kept is not None and (kept.used or kept.written) else None
         self._folder = folder
         self._found: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
         self._waiting: list[tuple[str, str]] = []
         self._bytes = 0
         if self._kept is not None:
@@ -306,11 +340,12 @@ class _Done:
         """The file is complete at `path`."""
         if self._kept is None:
             return
-        self._waiting.append((rel, path))
-        self._bytes += os.path.getsize(path)
-        if self._bytes >= self._kept.every:
-            self._kept.note_written(self._waiting, self._key)
-            self._waiting, self._bytes = [], 0
+        with self._lock:
+            self._waiting.append((rel, path))
+            self._bytes += os.path.getsize(path)
+            if self._bytes >= self._kept.every:
+                self._kept.note_written(self._waiting, self._key)
+                self._waiting, self._bytes = [], 0
 
 
 def _collect_ids(facts: FileFacts, sketcher: Sketcher, hands: Hands, ids: Ids, whole: bool = False) -> None:

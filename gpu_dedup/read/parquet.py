@@ -22,7 +22,7 @@ from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.read import items
 from gpu_dedup.read.chunks import PAD, Chunk, ChunkRef, Reader, columns_here, only_one, quoted, replaced, why_not_utf8
 from gpu_dedup.read.discover import Source
-from gpu_dedup.read.remote import native
+from gpu_dedup.read.remote import is_remote, native
 from gpu_dedup.read.streams import RawFile, hash_file, unreadable
 
 # Rows decoded at a time. A column's size in the file says nothing about its decoded size where the pages are dictionary
@@ -375,6 +375,17 @@ def pieces(batch: Any, most: int) -> Iterator[Any]:
         yield from pieces(batch.slice(half), most)
     elif batch.num_rows:
         yield batch
+
+
+def largest_group(source: Source) -> int:
+    """Bytes of the largest row group of a file before compression; its size where that cannot be told."""
+    if is_remote(source.path):
+        return source.size
+    try:
+        about = pq.read_metadata(source.path)
+    except (pa.ArrowException, OSError, UnicodeError):
+        return source.size
+    return max((int(about.row_group(i).total_byte_size) for i in range(about.num_row_groups)), default=0)
 
 
 class ParquetReader(Reader):

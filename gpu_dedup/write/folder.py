@@ -26,6 +26,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol
 
@@ -42,6 +43,8 @@ TEMP = f"{FOLDER}/tmp"
 KEPT = f"{FOLDER}/work"
 OWNED_FORMAT = "gpu-dedup outputs"
 OWNED_VERSION = 1
+MANY = 32  # from so many files on several are brought to the disk at once
+SYNCS = 8
 _PASSED_OVER = ("lost+found",)  # the root of a file system of its own has it from birth
 
 
@@ -90,6 +93,7 @@ class OutputFolder:
             raise OutputError(f"{shown(path)}: is a URL, and this is written to a folder of this machine; name one")
         self.path = os.path.abspath(path)
         self.rels = list(rels)
+        self._known = frozenset(self.rels)
         self.overwrite = overwrite
         self._sound()
         # Set by whoever keeps work for the next start: files below tmp/new stay after an error, and outputs of a run
@@ -110,6 +114,7 @@ class OutputFolder:
     def expect(self, rels: Sequence[str]) -> None:
         """Name what will be written, where that was not known at the start. Raises OutputError as `check` does."""
         self.rels = list(rels)
+        self._known = frozenset(self.rels)
         self._sound()
         if self._started:
             self.check()
@@ -305,7 +310,7 @@ class OutputFolder:
         self.start()
         if self._done:
             raise InternalError(f"{rel}: opened after the output was complete")
-        if not _sound(rel) or (rel not in self.rels and not rel.startswith(f"{FOLDER}/")):
+        if not _sound(rel) or (rel not in self._known and not rel.startswith(f"{FOLDER}/")):
             raise InternalError(f"output name {rel!r} was not announced")
         temp = self._temp(rel)
         with _disk(temp):
@@ -375,8 +380,7 @@ class OutputFolder:
         if REPORT not in self._temps:
             raise InternalError("commit without a report")
         rels = [rel for rel in self._temps if rel != REPORT]
-        for rel in [*rels, REPORT]:
-            self._sync(self._temp(rel))
+        self._sync_all([self._temp(rel) for rel in [*rels, REPORT]])
         owned = self._owned()
         self._write_owned(owned | set(rels))  # before the first rename: a kill from here on leaves nothing nameless
         self._remove(REPORT)  # from here on the earlier run is no longer a finished one
@@ -454,6 +458,19 @@ class OutputFolder:
                         continue
                     raise
             self._made.append(folder)
+
+    def _sync_all(self, paths: Sequence[str]) -> None:
+        """The first error is that of the first file. Of many files the disk does several at once."""
+        if len(paths) < MANY:
+            for path in paths:
+                self._sync(path)
+            return
+        with ThreadPoolExecutor(SYNCS, thread_name_prefix="gpu-dedup-sync") as executor:
+            try:
+                for _ in executor.map(self._sync, paths):
+                    pass
+            finally:
+                executor.shutdown(wait=True, cancel_futures=True)
 
     def _sync(self, path: str) -> None:
         with _disk(path):
