@@ -5,6 +5,9 @@
 Forms: one plain file; 24 small and two large files of plain lines, gzip, zstd and Parquet; and a text file for each of
 10,000 documents. Each run is a process of its own, `gpu-dedup run` into an empty folder. `--method exact` does the
 least with each byte, so that the rest of a run shows. The first run of each form is not counted.
+
+`--alone`: reading, decompressing and hashing alone, with nobody at work on what is read: by whoever asks (0), and by
+one or two threads ahead.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import gzip
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +79,24 @@ def make(folder: Path, form: str, texts: Sequence[str]) -> None:
         KINDS[kind](folder / f"{number:03d}", rows[number * step : (number + 1) * step])
 
 
+def alone(folder: Path, readers: int) -> dict[str, float]:
+    """Wall and CPU seconds of reading all files of a folder."""
+    from gpu_dedup.pipeline.pool import Pool
+    from gpu_dedup.read import Chunk, Source, discover, open_source
+
+    def read(source: Source) -> Iterator[Chunk]:
+        with open_source(source, 4 << 20, 0, ["text"]) as reader:
+            yield from reader
+            reader.content_hash()
+
+    sources = discover([str(folder)], None)
+    wall, cpu = time.perf_counter(), time.process_time()
+    with Pool(2, readers, 32 << 20) as pool:
+        for _ in pool.read(sources, read, lambda source: source, in_order=False):
+            pass
+    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+
+
 FORMS = ["plain one", *(f"{kind} {how}" for kind in KINDS for how in ("many", "two")), "txt"]
 
 
@@ -86,6 +108,7 @@ def main() -> int:
     parser.add_argument("--method", default="exact")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--alone", action="store_true", help="reading alone")
     parser.add_argument("--only", default="", help="forms with one of these words in their name")
     arguments = parser.parse_args()
     size = (4 if arguments.quick else arguments.mb) * 10**6
@@ -97,13 +120,21 @@ def main() -> int:
     wanted = [word for word in arguments.only.split(",") if word]
     results: dict[str, Any] = {}
     print(common.header(f"{arguments.threads} threads"))
-    print(f"{'':14}{'threads':>8}{'wall':>8}{'CPU':>8}{'read':>8}{'write':>8}   seconds, least of {arguments.repeat}")
+    columns = ("readers", "wall", "CPU") if arguments.alone else ("threads", "wall", "CPU", "read", "write")
+    print(f"{'':14}" + "".join(f"{name:>8}" for name in columns) + f"   seconds, least of {arguments.repeat}")
     for form in FORMS:
         if wanted and not any(word in form for word in wanted):
             continue
         with tempfile.TemporaryDirectory(prefix="benchmark-reading-") as name:
             folder = Path(name)
             make(folder / "in", form, texts)
+            if arguments.alone:
+                for readers in (0, 1, 2):
+                    found = [alone(folder / "in", readers) for _ in range(arguments.repeat)]
+                    least = {key: min(one[key] for one in found) for key in ("wall", "cpu")}
+                    results[f"{form}, {readers} readers"] = least
+                    print(f"{form:14}{readers:>8}{least['wall']:8.3f}{least['cpu']:8.3f}", flush=True)
+                continue
             for threads in arguments.threads.split(","):
                 options = ["--method", arguments.method, "--threads", threads, "--device", "cpu", "--backend", "numba"]
                 runs = [once([str(folder / "in")], options, folder) for _ in range(arguments.repeat + 1)][1:]
