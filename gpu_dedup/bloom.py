@@ -637,7 +637,8 @@ class BloomFilter:
                 "use the gpu-dedup that wrote it", place=place,
             )  # fmt: skip
         end = _HEAD.size
-        if len(head) < HEAD or _SUM.unpack_from(head, end)[0] != xxhash.xxh3_64_intdigest(head[:end]):
+        zeros = not any(head[end + _SUM.size :])
+        if len(head) < HEAD or not zeros or _SUM.unpack_from(head, end)[0] != xxhash.xxh3_64_intdigest(head[:end]):
             raise InputError("damaged filter (its head's checksum does not agree)", "make it anew", place=place)
         _, _, hashes, blocks, tables, width, capacity, rate, trailer, _, _, keys = _HEAD.unpack(head[:end])
         expected = HEAD + 8 * tables * blocks * BLOCK_WORDS + trailer

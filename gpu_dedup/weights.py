@@ -188,6 +188,8 @@ class DocumentFrequencies:
                 (sum_,) = _SUM.unpack(head[_HEAD.size : _HEAD.size + _SUM.size])
                 if sum_ != xxhash.xxh3_64_intdigest(head[: _HEAD.size]) or bits != CELL_BITS or size != SIZE:
                     raise damaged
+                if any(head[_HEAD.size + _SUM.size :]):  # nothing but zeros, in this version
+                    raise damaged
                 counts = np.fromfile(file, "<u4", CELLS).astype(np.uint32, copy=False)
         except OSError as error:
             raise InputError(

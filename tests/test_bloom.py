@@ -313,7 +313,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     check(raw[:8] + b"\2" + raw[9:], "format version 2")
     check(raw[:-1], "bytes, not")
     check(raw[:100], "damaged filter")
-    for at in (16, 80, 4096, 4096 + 777, len(raw) - 2):
+    for at in (16, 80, 112, 2000, 4095, 4096, 4096 + 777, len(raw) - 2):
         check(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :], "damaged filter")
     path.unlink()
     check_missing = pytest.raises(InputError, match="No such file")

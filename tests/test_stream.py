@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -247,6 +248,21 @@ def test_go_on_from_a_saved_filter(tmp_path: Path, rng: np.random.Generator) -> 
     assert Path(saved).read_bytes() == before
 
 
+def test_a_file_without_rows_is_no_file_that_was_seen(tmp_path: Path) -> None:
+    saved = str(tmp_path / "f")
+    run = Run(bloom=saved, backend="numba", progress=False)
+    table = pa.table({"id": pa.array([], pa.int64()), "text": pa.array([], pa.string())})
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "empty.jsonl").write_bytes(b"")
+        pq.write_table(table, folder / "empty.parquet")
+        write(folder / "rows.jsonl", [{"id": 0, "text": name}])
+        report = dedup([str(folder)], tmp_path / f"out {name}", RECIPE, run)
+        assert report.counts.kept == 1
+    assert sorted(BloomFilter.load(saved).inputs.values()) == ["rows.jsonl", "rows.jsonl"]
+
+
 def test_a_filter_of_other_keys_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"id": 0, "text": "x"}])
     saved = str(tmp_path / "f")
@@ -256,6 +272,8 @@ def test_a_filter_of_other_keys_is_refused(tmp_path: Path) -> None:
         (RECIPE.with_(capacity=999), "capacity 999 here, there 1,000"),
         (RECIPE.with_(fp_rate_ppb=2), "fp-rate 0.000000002 here, there 0.000000001"),
         (RECIPE.with_(normalize=("lower",)), "normalize"),
+        (RECIPE.with_(strip=("x",)), "keys of strip"),
+        (RECIPE.with_(key_field="text"), "keys of kind 'key-field' here, there 'texts'"),
         (Recipe(method="lshbloom", capacity=1000, fp_rate_ppb=17), "tables 17 here, there 1"),
     ):
         with pytest.raises(RecipeError, match=words) as caught:

@@ -147,6 +147,8 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         (altered(0, b"GDBLOOM\0"), "is no table"),
         (altered(8, b"\2"), "is of version 2, and this gpu-dedup reads version 1"),
         (altered(16, b"\5"), "is cut short or was altered"),
+        (altered(96, b"\1"), "is cut short or was altered"),
+        (altered(HEAD - 1, b"\1"), "is cut short or was altered"),
         (altered(HEAD + 4 * cell("two"), b"\1"), "is cut short or was altered"),
         (whole[:-1], "is cut short or was altered"),
         (whole[:HEAD], "is cut short or was altered"),

@@ -34,11 +34,15 @@ SEEN, NO_TEXT = 1, 2  # bits of a row's verdict
 def what_keys_are(recipe: Recipe) -> dict[str, object]:
     """All of a recipe that the keys of its filter depend on, and nothing else: filters of equal keys go together."""
     values = recipe.as_dict()
-    names = ["method", "normalize"]
+    names = ["method", "normalize", "strip", "max_chars"]
     if recipe.method == "lshbloom":
-        names += ["shingle", "stop_shingles", "bands", "rows", "seed"]
-    # Names of fields are left out: texts of two corpora may lie in fields of other names.
-    return {**{name: values[name] for name in names}, "definitions": DEFINITIONS, "unicode": UNICODE_VERSION}
+        names += ["shingle", "stop_shingles", "sketch", "bands", "rows", "seed"]
+    # Names of fields are left out, for two corpora may name theirs otherwise; what is in them is not: a URL among texts
+    # would be no copy of anything, and the filter would be full of both.
+    kind = "texts" if recipe.key_field is None else "key-field"
+    kind = kind if recipe.pretokenized is None else "pretokenized"
+    rest = {"kind": kind, "definitions": DEFINITIONS, "unicode": UNICODE_VERSION}
+    return {**{name: values[name] for name in names}, **rest}
 
 
 def open_filter(recipe: Recipe, run: Run, backend: Backend) -> BloomFilter:
@@ -166,17 +170,17 @@ class Stream:
             "--fp-rate if memory is short, or --on-full warn to go on"
         )
 
-    def end(self, path: str, content_hash: str | None) -> None:
-        """A file has come to its end."""
-        if content_hash is None or self.run.bloom is None:
+    def end(self, name: str, content_hash: str | None, rows: int) -> None:
+        """A file has come to its end. One without rows leaves nothing in the filter, and is like every other such."""
+        if content_hash is None or self.run.bloom is None or not rows:
             return
         if content_hash in self.before and not self.run.again:
             raise RunError(
-                f"{shown(path)}: --bloom {shown(self.run.bloom)} holds the rows of this file already (as "
+                f"{name}: --bloom {shown(self.run.bloom)} holds the rows of this file already (as "
                 f"{self.before[content_hash]}), so all of them would go; leave it out, name another filter, or pass "
                 "--again"
             )
-        self.filter.inputs.setdefault(content_hash, shown(os.path.basename(path)))
+        self.filter.inputs.setdefault(content_hash, os.path.basename(name))
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:

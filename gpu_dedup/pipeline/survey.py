@@ -509,7 +509,8 @@ class Surveyor:
             facts.rows = sum(len(b.status) for b in file.batches)
             facts.content_hash = file.end.content_hash
             if stream is not None:
-                stream.end(facts.source.path, facts.content_hash)
+                rows_there = sum(int(np.count_nonzero(b.status != ROW_BLANK)) for b in file.batches)
+                stream.end(facts.source.name, facts.content_hash, rows_there)
                 if not stream.eager:
                     file.verdict = [self._take(stream, batch) for batch in file.batches]
                     file.batches = [_stripped(batch) for batch in file.batches]
