@@ -386,9 +386,9 @@ class BloomFilter:
             return None
         fill, asked = self.fill(), 1.0 - (1.0 - self.fp_rate) ** self.tables
         return (
-            f"the filter holds {len(self):,} keys, over its capacity {self.capacity:,}: {100 * fill.share:.1f} % of "
-            f"its bits are set, and {rate_text(fill.rate)} of new keys are called seen, where at most "
-            f"{rate_text(asked)} were asked for; give a larger capacity"
+            f"the filter took {len(self):,} keys as new, over its capacity {self.capacity:,}: {100 * fill.share:.1f} % "
+            f"of its bits are set, and {rate_text(fill.rate)} of new keys are called seen, where at most "
+            f"{rate_text(asked)} were asked for; make a new one of a larger capacity, from all inputs"
         )
 
     # -- keys ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from gpu_dedup.pipeline import estimate
 from gpu_dedup.pipeline.estimate import Corpus as Corpus  # for whoever asks `explain`
 from gpu_dedup.progress import bytes_text, seconds_text
 from gpu_dedup.recipe import PPB, PPM, STREAMED, Recipe, ShingleSpec
-from gpu_dedup.report import describe, share_text
+from gpu_dedup.report import describe, few, share_text
 from gpu_dedup.run import Run
 
 # Fields that a comparison of two texts depends on.
@@ -189,7 +189,7 @@ def _filter(recipe: Recipe) -> Iterator[str]:
     yield f"  blocks m  {shape.blocks:>16,}   {bits}; {per_key:.1f} a key, without blocks {flat:.1f}"
     yield f"  memory    {bytes_text(shape.nbytes * tables):>16}   {shape.nbytes * tables:,} bytes"
     wrong = shape.wrong(0, recipe.capacity) * tables
-    yield f"  wrong     {wrong:>16.3g}   new rows expected to go by chance while it fills to capacity"
+    yield f"  wrong     {few(wrong):>16}   new rows expected to go by chance while it fills to capacity"
 
 
 def _levels(recipe: Recipe, corpus: Corpus) -> Iterator[str]:

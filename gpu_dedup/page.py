@@ -25,6 +25,7 @@ from gpu_dedup.report import (
     Member,
     Report,
     describe,
+    few,
     share_text,
     short,
 )
@@ -413,12 +414,13 @@ def _filter(found: Filter) -> Iterator[str]:
     rows = [
         ("size", bytes_text(found.bytes) + (f" in {found.tables:,} tables" if found.tables > 1 else "")),
         ("made for", f"{found.capacity:,} keys"),
-        ("keys in it before", f"{found.before:,}"),
-        ("keys in it now", f"{found.held:,}"),
+        ("keys from before", f"{found.before:,}"),
+        ("rows looked up", f"{found.asked:,}"),
+        ("of these, new to it", f"{found.new:,}"),
         ("bits that are set", f"{100 * found.fill:.3g} %"),
         ("chance that a new row is taken for seen", f"{100 * found.rate:.3g} %"),
         ("the same at capacity, as asked for", f"{100 * found.asked_rate:.3g} %"),
-        ("rows expected to have gone although new", f"{found.wrong:.3g}"),
+        ("rows expected to have gone although new", few(found.wrong)),
     ]
     yield '<div class="card">' + _table("The Bloom filter at the end.", ("what", "number"), rows, (1,)) + "</div>"
 

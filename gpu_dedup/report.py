@@ -288,10 +288,11 @@ class Filter:
     tables      one for each band, or one
     hashes, blocks, bytes  bits of a key, blocks of 512 bits in each table, bytes of all of them
     before      keys it held before this run (of several tables: the one with the most), and `held` after it
-    asked       rows that were looked up
+    asked       rows that were looked up, `new` of them new to it
     fill        share of bits that are set, counted
     rate        chance that a new row is taken for seen, from the bits that are set; asked_rate: at capacity, as wanted
-    wrong       expected number of rows of this run that went although nothing like them had come
+    wrong       expected number of rows of this run that went although nothing like them had come, from the rate as
+                the filter filled; at most those that went
     """
 
     capacity: int = 0
@@ -302,6 +303,7 @@ class Filter:
     before: int = 0
     held: int = 0
     asked: int = 0
+    new: int = 0
     fill: float = 0.0
     rate: float = 0.0
     asked_rate: float = 0.0
@@ -709,11 +711,19 @@ def _filter(found: Filter) -> Iterator[str]:
         f"{'filter':<12}{bytes_text(found.bytes):>13}  {several}{blocks}, {found.hashes} bits a key; "
         f"made for {found.capacity:,} keys"
     )
-    more = f", {found.before:,} of them from before" if found.before else ""
-    yield f"{'':<12}{found.held:>13,}  keys in it{more}; {100 * found.fill:.3g} % of its bits are set"
+    before = f", after {found.before:,} keys from before" if found.before else ""
+    yield f"{'':<12}{found.asked:>13,}  rows were looked up{before}; {found.new:,} were new to it"
+    yield f"{'':<12}{f'{100 * found.fill:.1f} %':>13}  of its bits are set"
     wanted = _rare(found.asked_rate)
     yield f"{'':<12}{_rare(found.rate):>13}  of new rows would now be taken for seen; at capacity {wanted}"
-    yield f"{'':<12}{found.wrong:>13.3g}  rows, it is expected, went although they were new"
+    yield f"{'':<12}{few(found.wrong):>13}  rows, it is expected, went although they were new"
+
+
+def few(number: float) -> str:
+    """An expected number as people read it: 1,737, 2.4, fewer than 1."""
+    if number < 1:
+        return "fewer than 1"
+    return f"{number:.1f}" if number < 10 else f"{number:,.0f}"
 
 
 def _rare(share: float) -> str:

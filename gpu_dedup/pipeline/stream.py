@@ -10,7 +10,6 @@ import contextlib
 import glob
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -124,6 +123,7 @@ class Stream:
         self.before = dict(filter.inputs)
         self.short = 0
         self.asked = 0
+        self._gauge = Gauge(filter)
 
     @property
     def eager(self) -> bool:
@@ -150,7 +150,13 @@ class Stream:
             own = keys[kept > 0]
         self.asked += len(rows)
         start = list(self.filter.counts)
-        new = self.filter.add_if_new(own)
+        new: Bool = np.zeros(len(own), np.bool_)
+        at = 0
+        while at < len(own):  # in pieces that end where the rate is measured, whatever the batch
+            end = min(len(own), at + self._gauge.room)
+            new[at:end] = self.filter.add_if_new(own[at:end])
+            self._gauge.took(end - at, int(np.count_nonzero(new[at:end])))
+            at = end
         verdict[rows[~new]] |= SEEN
         if self.filter.over_capacity and self.run.on_full == "stop":
             self._stop(start, rows, new, place)
@@ -164,10 +170,18 @@ class Stream:
         if filter.tables == 1:
             at = np.flatnonzero(new)[filter.capacity - start[0]]
             where = f"{place(int(rows[at]))}: "
+        remedy = (
+            "Give a capacity above the rows of all inputs, a larger --fp-rate if memory is short, or --on-full warn to "
+            "go on"
+        )
+        if self.run.bloom is not None and filter.path is not None:
+            remedy = (
+                f"{shown(self.run.bloom)} is as large as it was made: make a new filter of a larger --capacity from "
+                "all inputs, those that it holds too, or pass --on-full warn to go on"
+            )
         raise RunError(
             f"{where}more than --capacity {filter.capacity:,} different rows have come, so that more and more new ones "
-            f"would be taken for seen; nothing was written. Give a capacity above the rows of all inputs, a larger "
-            "--fp-rate if memory is short, or --on-full warn to go on"
+            f"would be taken for seen; nothing was written. {remedy}"
         )
 
     def end(self, name: str, content_hash: str | None, rows: int) -> None:
@@ -194,12 +208,6 @@ class Stream:
     def facts(self) -> Filter:
         """For the report."""
         filter, fill = self.filter, self.filter.fill()
-        pairs = list(zip(self.held, filter.counts, strict=True))
-        # A full table's count says nothing of what came; but never more went than rows that a table has seen.
-        wrong = 0.0
-        for before, after in pairs:
-            expected, most = filter.shape.wrong(before, after), self.asked - (after - before)
-            wrong += min(expected, most) if math.isfinite(expected) else most
         return Filter(
             capacity=filter.capacity,
             tables=filter.tables,
@@ -209,11 +217,64 @@ class Stream:
             before=max(self.held),
             held=len(filter),
             asked=self.asked,
+            new=self._gauge.new,
             fill=round(fill.share, 9),
             rate=float(f"{fill.rate:.6g}"),
             asked_rate=self.recipe.fp_rate_ppb / PPB,
-            wrong=float(f"{min(wrong, self.asked):.4g}"),
+            wrong=float(f"{self._gauge.wrong(fill.rate):.4g}"),
         )
+
+
+class Gauge:
+    """How many rows went by chance: the rate of a filter is counted from its bits as it fills.
+
+    Of rows that came while the rate was r and that are like none before, a share 1 - r is found to be new. So a new
+    ones say that a / (1 - r) came, and that a r / (1 - r) of them went. From a rate of a half on, few are left to say
+    anything: such rows are taken to be as often like none before as those of the whole run are, by all that was found
+    new (sum of a over sum of rows (1 - r)). Never more went than were called seen.
+
+    Where the rate is counted depends on the number of rows asked about alone: 16 times while as many rows come as the
+    filter is made for, and from 4 times as many on once for each sixty-fourth more.
+    """
+
+    def __init__(self, filter: BloomFilter) -> None:
+        self._filter = filter
+        self._rate = filter.fill().rate if len(filter) else 0.0  # where this piece began
+        self._pieces: list[tuple[int, int, float]] = []  # rows, new ones, mean rate
+        self._rows = self._new = 0  # of the piece that is under way
+        self.asked = self.new = 0
+        self._length = self._next()
+
+    def _next(self) -> int:
+        return max(16, self._filter.capacity // 16, self.asked // 64)
+
+    @property
+    def room(self) -> int:
+        """Rows until the rate is counted again."""
+        return self._length - self._rows
+
+    def took(self, rows: int, new: int) -> None:
+        """So many rows, at most `room`, were asked about, and so many of them were new."""
+        self._rows += rows
+        self._new += new
+        self.asked += rows
+        self.new += new
+        if self._rows == self._length:
+            rate = self._filter.fill().rate
+            self._pieces.append((self._rows, self._new, (self._rate + rate) / 2))
+            self._rate, self._rows, self._new = rate, 0, 0
+            self._length = self._next()
+
+    def wrong(self, rate: float) -> float:
+        """Rows expected to have gone by chance; rate: of the filter now."""
+        pieces = [*self._pieces, (self._rows, self._new, (self._rate + rate) / 2)]
+        heard = sum(rows * (1.0 - r) for rows, _, r in pieces)
+        share = min(1.0, self.new / heard) if heard > 0 else 1.0
+        expected = 0.0
+        for rows, new, r in pieces:
+            went = new * r / (1.0 - r) if r < 0.5 else rows * share * r
+            expected += min(went, float(rows - new))
+        return expected
 
 
 def stream_outcome(recipe: Recipe, status: U8, verdict: U8) -> tuple[Outcome, I64]:
