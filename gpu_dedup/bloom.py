@@ -47,9 +47,9 @@ import xxhash
 
 from gpu_dedup.backend import Backend, host_backend
 from gpu_dedup.batch import I64, U8, U64, Bool, Tape
-from gpu_dedup.errors import InputError, OutputError, RecipeError, disk_error, shown
+from gpu_dedup.errors import InputError, OutputError, RecipeError, RunError, disk_error, shown
 from gpu_dedup.kernels.bloom_ref import BLOCK_BITS, BLOCK_WORDS, MAX_HASHES
-from gpu_dedup.recipe import PPB, Recipe, ppb, ppb_text
+from gpu_dedup.recipe import PPB, Recipe, ppb, ppb_text, whole
 
 MAGIC = b"GDBLOOM\0"
 VERSION = 1
@@ -207,7 +207,7 @@ def shape_of(recipe: Recipe) -> tuple[Shape, int]:
     if recipe.capacity is None:
         raise RecipeError(
             f"--method {recipe.method} needs --capacity N: the most different rows that its filter will hold, those of "
-            "later runs included (gpu-dedup explain INPUT guesses the rows of files)"
+            f"later runs included (gpu-dedup explain --method {recipe.method} INPUT proposes one)"
         )
     if recipe.method == "bloom":
         return solve(recipe.capacity, recipe.fp_rate_ppb), 1
@@ -287,8 +287,9 @@ class BloomFilter:
     all of a filter's life. Words of [n, 2] should be well mixed, as digests are; [n] may be any numbers.
 
     capacity  different keys that it will hold; more are taken, and the rate then rises: see `over_capacity`, `fill`
-    fp_rate   share of new keys that are called seen, once capacity is reached; decimal text is exact
-    tables    one for each column of the keys. A row is new if no table has seen its key, and all take theirs
+    fp_rate   share of new keys that a table calls seen, once capacity is reached; decimal text is exact
+    tables    one for each column of the keys. A row is new if no table has seen its key, and all take theirs; so up to
+              tables * fp_rate of new rows are called seen. For a rate of all together see `band_rate`
     keys      what keys are, as a fingerprint; files of two kinds do not mix
     backend   where it works; None: Numba's
     threads   for batches that are worth it
@@ -306,6 +307,7 @@ class BloomFilter:
         self, capacity: int, fp_rate: float | str = "0.000001", *, tables: int = 1, keys: str = "",
         backend: Backend | None = None, threads: int = 1,
     ) -> None:  # fmt: skip
+        capacity, tables, threads = whole("capacity", capacity), whole("tables", tables), whole("threads", threads)
         rate = ppb("fp-rate", fp_rate)
         self._set(capacity, rate, solve(capacity, rate), tables, keys, backend, threads)
         try:
@@ -322,9 +324,9 @@ class BloomFilter:
         threads: int,
     ) -> None:  # fmt: skip
         if tables < 1 or threads < 1:
-            raise ValueError(f"{tables} tables and {threads} threads must be 1 or more")
-        if len(keys) > 32 or not keys.isascii():
-            raise ValueError(f"keys {keys!r} is no fingerprint of at most 32 ASCII characters")
+            raise RecipeError(f"{tables} tables and {threads} threads: give 1 or more of each")
+        if not isinstance(keys, str) or len(keys) > 32 or not keys.isascii():
+            raise RecipeError(f"keys {keys!r} is no fingerprint of at most 32 ASCII characters")
         self.capacity, self.fp_rate_ppb, self.shape, self.tables, self.keys = capacity, fp_rate_ppb, shape, tables, keys
         self.counts = [0] * tables
         self.inputs: dict[str, str] = {}
@@ -396,26 +398,31 @@ class BloomFilter:
     def _as_keys(self, given: Any) -> U64:
         """uint64[n, 1], [n, 2] or [n, tables]."""
         if isinstance(given, (str, bytes)):
-            raise TypeError("keys come in a list; put the one key into a list")
+            raise InputError("keys come in a list; put the one key into a list")
         if not isinstance(given, np.ndarray):
-            given = list(given)
+            try:
+                given = list(given)
+            except TypeError:
+                raise InputError(
+                    f"keys come in a list or a NumPy array, and this is a {type(given).__name__}"
+                ) from None
             if not all(isinstance(key, (str, bytes)) for key in given):
-                raise TypeError("keys are str or bytes in a list, or a NumPy array of uint64")
+                raise InputError("keys are str or bytes in a list, or a NumPy array of uint64")
             given = self._backend.digest(Tape.of(given))
         if given.dtype != np.uint64 or given.ndim not in (1, 2):
-            raise TypeError(f"keys are uint64[n] or uint64[n, 2], not {given.dtype}{list(given.shape)}")
+            raise InputError(f"keys are uint64[n] or uint64[n, 2], not {given.dtype}{list(given.shape)}")
         keys = np.ascontiguousarray(given.reshape(-1, 1) if given.ndim == 1 else given)
         width = keys.shape[1]
         if self.tables > 1 and width != self.tables:
-            raise ValueError(f"keys of {width} words for {self.tables} tables; give one for each")
+            raise InputError(f"keys of {width} words for {self.tables} tables; give one for each")
         if self.tables == 1 and width not in (1, 2):
-            raise ValueError(f"keys of {width} words; give 1 or 2")
+            raise InputError(f"keys of {width} words; give 1 or 2")
         return keys
 
     def _check_width(self, keys: U64) -> None:
         width = 1 if self.tables > 1 else keys.shape[1]
         if self.width not in (0, width):
-            raise ValueError(f"keys of {width} words, but the filter holds keys of {self.width}; give one kind")
+            raise InputError(f"keys of {width} words, but the filter holds keys of {self.width}; give one kind")
 
     def _columns(self, keys: U64) -> Iterator[U64]:
         if self.tables == 1:
@@ -427,13 +434,13 @@ class BloomFilter:
     def add_if_new(self, keys: Any) -> Bool:
         """Add keys one after the other; bool[n], True for those that were new when their turn came.
 
-        The answer is the same for any cutting into batches, any threads and any backend. Raises ValueError for keys of
-        another kind than those before, and for a filter that was opened to be read alone.
+        The answer is the same for any cutting into batches, any threads and any backend. Raises InputError for keys of
+        another kind than those before, RunError for a filter that was opened to be read alone.
         """
         own = self._as_keys(keys)
         with self._lock:
             if not self.writable:
-                raise ValueError(f"{self.path}: opened by memory map, to be read alone; load it without mmap to add")
+                raise RunError(f"{self.path}: opened by memory map, to be read alone; load it without mmap to add")
             if not len(own):
                 return np.zeros(0, bool)
             self._check_width(own)
@@ -462,6 +469,9 @@ class BloomFilter:
 
     def differs(self, other: BloomFilter) -> str | None:
         """Why two filters cannot be one, in words; None if they can."""
+        method, its_method = self.says.get("method"), other.says.get("method")
+        if method != its_method and None not in (method, its_method):
+            return f"method {method} and {its_method}"
         for name, own, its in (
             ("capacity", f"{self.capacity:,}", f"{other.capacity:,}"),
             ("fp-rate", ppb_text(self.fp_rate_ppb), ppb_text(other.fp_rate_ppb)),
@@ -481,12 +491,16 @@ class BloomFilter:
         return None
 
     def merge(self, other: BloomFilter) -> None:
-        """Add all that another filter of the same parameters holds. Raises ValueError for other parameters."""
+        """Add all that another filter of the same parameters holds. Raises RecipeError for other parameters."""
+        if not isinstance(other, BloomFilter):
+            raise RecipeError(f"a filter takes in another filter, and this is a {type(other).__name__}; load it first")
+        if other is self:
+            raise RecipeError("a filter has all of its own keys already; merge another one into it")
         why = self.differs(other)
         if why is not None:
-            raise ValueError(f"two filters of different kinds: {why}; make both with the same parameters")
+            raise RecipeError(f"two filters of different kinds: {why}; make both with the same parameters")
         if not self.writable:
-            raise ValueError(f"{self.path}: opened by memory map, to be read alone; load it without mmap to merge")
+            raise RunError(f"{self.path}: opened by memory map, to be read alone; load it without mmap to merge")
         with self._lock:
             self._sync()
             other._sync()
@@ -518,7 +532,7 @@ class BloomFilter:
     def saving(self, path: str | os.PathLike[str]) -> Iterator[None]:
         """`save` in two steps: written to a temporary name before the body, renamed after it. If the body raises,
         nothing has changed."""
-        name = os.path.abspath(os.fsdecode(path))
+        name = _path(path)
         temporary = f"{name}.{os.getpid()}.tmp"
         other = "another file for the filter"
         try:
@@ -552,7 +566,7 @@ class BloomFilter:
             raise OutputError(
                 f"{shown(name)}: "
                 + ("was changed by somebody else since it was read" if self.path == name else "is there already")
-                + "; load it and add to it, or choose another file for the filter"
+                + "; go on from it (--bloom, BloomFilter.load), or choose another file for the filter"
             )
 
     def _write(self, path: str) -> None:
@@ -588,7 +602,7 @@ class BloomFilter:
 
         Raises InputError for a file that is none, is damaged, or is of a later version.
         """
-        name = os.path.abspath(os.fsdecode(path))
+        name = _path(path)
         place = shown(name)
         try:
             with open(name, "rb") as file:
@@ -606,7 +620,9 @@ class BloomFilter:
         except OSError as error:
             raise InputError(error.strerror or type(error).__name__, "name a saved filter", place=place) from None
         except MemoryError:
-            raise InputError("larger than the memory there is", "open it by memory map", place=place) from None
+            raise InputError(
+                "larger than the memory there is", "free some, or load it with mmap=True", place=place
+            ) from None
         *_, words_sum, trailer_sum, _ = _HEAD.unpack(head[: _HEAD.size])
         damaged = InputError("damaged filter (a checksum does not agree)", "make it anew", place=place)
         if len(flat) != count or xxhash.xxh3_64_intdigest(trailer) != trailer_sum:
@@ -648,6 +664,13 @@ class BloomFilter:
         self._set(capacity, rate, Shape(blocks, hashes), tables, keys.rstrip(b"\0").decode(), backend, threads)
         self.width = width
         return self
+
+
+def _path(path: Any) -> str:
+    try:
+        return os.path.abspath(os.fsdecode(path))
+    except TypeError:
+        raise InputError(f"{path!r} is a {type(path).__name__}, and no path; name a file for the filter") from None
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

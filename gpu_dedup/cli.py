@@ -174,7 +174,7 @@ def _whole(name: str) -> Callable[[str], int]:
         try:
             return int(text)
         except ValueError:
-            raise RecipeError(f"{name} {text!r} is not a whole number") from None
+            raise RecipeError(f"{name} {text!r} is not a whole number; give digits alone, such as 1000000") from None
 
     return convert
 
@@ -827,6 +827,12 @@ def explain_command(
         )
     elif mean_bytes is not None:
         raise UserError("--mean-bytes says how long a document is, but not how many there are; add --documents N")
+    if corpus is not None and recipe.method in STREAMED and recipe.capacity is None:
+        recipe = recipe.with_(capacity=outlook.proposed_capacity(corpus))
+        _complain(
+            f"no --capacity: reckoned with {recipe.capacity}, half as many again as there seem to be rows; give "
+            "the most different rows that will come, those of later runs included"
+        )
     say(outlook.explain(recipe, run, corpus))
 
 

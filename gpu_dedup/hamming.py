@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -30,8 +31,8 @@ import numpy as np
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, MAX_PAIRED, U64, pack_pairs, unpack_pairs
-from gpu_dedup.errors import InternalError, RecipeError, RunError
-from gpu_dedup.recipe import MAX_DISTANCE
+from gpu_dedup.errors import InputError, InternalError, RecipeError, RunError
+from gpu_dedup.recipe import MAX_DISTANCE, whole
 
 BITS = 64
 GOLDEN = 0x9E3779B97F4A7C15  # step between the starts of the tables' keys, as in kernels/mix64.py
@@ -352,6 +353,18 @@ def join(
     return Near(leader, hi, lo, stats)
 
 
+def _fingerprints(values: Any) -> U64:
+    """uint64[n] of an array of such, or of whole numbers of 0 to 2**64 - 1. Raises InputError."""
+    try:
+        if not isinstance(values, np.ndarray):
+            values = np.array([operator.index(value) for value in values], np.uint64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"fingerprints are uint64[n], or a list of whole numbers from 0 to 2**{BITS} - 1") from None
+    if values.dtype != np.uint64 or values.ndim != 1:
+        raise InputError(f"fingerprints are uint64[n], not {values.dtype}{list(values.shape)}")
+    return np.ascontiguousarray(values)
+
+
 class HammingIndex:
     """A set of fingerprints that can be asked which of them are near others, by the same tables.
 
@@ -362,10 +375,10 @@ class HammingIndex:
     """
 
     def __init__(self, values: U64, distance: int, backend: Backend) -> None:
-        check_distance(distance)
-        self.values = np.ascontiguousarray(values, np.uint64)
-        self.distance = distance
-        self.plan = plan(len(self.values), distance)
+        self.distance = whole("distance", distance)
+        check_distance(self.distance)
+        self.values = _fingerprints(values)
+        self.plan = plan(len(self.values), self.distance)
         self._backend = backend
         self._masks = self.plan.masks or ((1 << BITS) - 1,)
         self._tables: list[tuple[U64, I64]] = []
@@ -380,7 +393,7 @@ class HammingIndex:
 
         fingerprints  uint64[q]; a text without one has none to ask for
         """
-        asked = np.ascontiguousarray(fingerprints, np.uint64)
+        asked = _fingerprints(fingerprints)
         hits: list[tuple[I64, I64, I64]] = []
         for number, (keys, order) in enumerate(self._tables):
             wanted = self._backend.hamming_keys(asked, self._masks[number], start_of(number))

@@ -53,6 +53,13 @@ def look_at(inputs: Sequence[str], recipe: Recipe, run: Run) -> Corpus:
     return estimate.look_at(discover(list(inputs), None, None, recipe.format, recipe.lines), recipe, run)
 
 
+def proposed_capacity(corpus: Corpus) -> int:
+    """A capacity for the rows of a corpus, which were guessed: half as many again, in two figures rounded up."""
+    rows = max(1, corpus.documents * 3 // 2)
+    unit = int(10 ** max(0, len(str(rows)) - 2))
+    return -(-rows // unit) * unit
+
+
 def explain(recipe: Recipe, run: Run, corpus: Corpus | None) -> str:
     """The text of `gpu-dedup explain`."""
     from gpu_dedup.pipeline import settle

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -63,6 +64,16 @@ def ppb(name: str, value: float | int | str) -> int:
 def ppb_text(parts: int) -> str:
     """1000 -> '0.000001'; exact."""
     return format(Decimal(parts).scaleb(-9).normalize(), "f")
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number of any type that is one (NumPy's too). Raises RecipeError; True is no number."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise RecipeError(f"{name} is {value!r}, a {type(value).__name__}; give a whole number") from None
 
 
 def _parts(name: str, value: float | int | str, whole: int, finer: str, example: str) -> int:
@@ -276,7 +287,7 @@ class Recipe:
             if not 0 < getattr(self, name) <= PPM:
                 option = name.removesuffix("_ppm").replace("_", "-")
                 raise RecipeError(
-                    f"{option} {getattr(self, name) / PPM:g} is outside (0, 1]; give a share such as 0.75"
+                    f"{option} {getattr(self, name) / PPM:g} is outside 0 to 1 (more than 0); give a share such as 0.75"
                 )
         for name in ("near_action", "far_action", "key_action"):
             if getattr(self, name) is not None:
@@ -330,8 +341,14 @@ class Recipe:
                 f"search-distance {self.search_distance} is outside distance {self.distance} to far-distance "
                 f"{self.far_distance}: less would lose pairs of level 1, more would find none of level 2"
             )
-        if self.cluster != "representative" or self.witness != "lowest" or self.keep == "none":
-            raise RecipeError("cascade decides by the rank rule alone; drop cluster, witness and keep none")
+        given = [
+            name
+            for name, plain in (("cluster", "representative"), ("witness", "lowest"))
+            if plain != getattr(self, name)
+        ]
+        given += ["keep none"] if self.keep == "none" else []
+        if given:
+            raise RecipeError(f"cascade decides by the rank rule alone; drop {' and '.join(given)}")
         if self.verify != "exact":
             raise RecipeError("cascade verifies by its levels; drop verify, and set far-jaccard and far-edit")
         if self.sketch == "fast":

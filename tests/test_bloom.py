@@ -11,6 +11,7 @@ import sys
 import threading
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 
 from gpu_dedup import BloomFilter, bloom
 from gpu_dedup.backend import host_backend
-from gpu_dedup.errors import InputError, OutputError, RecipeError
+from gpu_dedup.bloom import band_rate
+from gpu_dedup.errors import InputError, OutputError, RecipeError, RunError, UserError
 from gpu_dedup.kernels import bloom_ref
-from gpu_dedup.recipe import PPB
+from gpu_dedup.recipe import PPB, ppb, ppb_text
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -204,22 +206,66 @@ def test_kinds_of_keys(rng: np.random.Generator) -> None:
     filter = BloomFilter(100)
     filter.add(["one", b"two"])
     assert filter.contains([b"one", "two", "three"]).tolist() == [True, True, False]
-    with pytest.raises(TypeError, match="put the one key into a list"):
+    with pytest.raises(InputError, match="put the one key into a list"):
         filter.add("one")
-    with pytest.raises(TypeError, match="keys are str or bytes"):
+    with pytest.raises(InputError, match="keys are str or bytes"):
         filter.add([1, 2])
-    with pytest.raises(TypeError, match="uint64"):
+    with pytest.raises(InputError, match="uint64"):
         filter.add(np.arange(3))
-    with pytest.raises(ValueError, match="keys of 1 words, but the filter holds keys of 2"):
+    with pytest.raises(InputError, match="keys of 1 words, but the filter holds keys of 2"):
         filter.add(np.arange(3, dtype=np.uint64))
-    with pytest.raises(ValueError, match="keys of 3 words; give 1 or 2"):
+    with pytest.raises(InputError, match="keys of 3 words; give 1 or 2"):
         filter.add(np.zeros((1, 3), np.uint64))
-    with pytest.raises(ValueError, match="keys of 2 words for 3 tables"):
+    with pytest.raises(InputError, match="keys of 2 words for 3 tables"):
         BloomFilter(100, tables=3).add(np.zeros((1, 2), np.uint64))
     assert BloomFilter(5).add_if_new([]).tolist() == []
     ints = BloomFilter(1000)
     assert ints.add_if_new(np.arange(500, dtype=np.uint64)).all()
     assert not ints.contains(np.arange(500, 1000, dtype=np.uint64)).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: BloomFilter("10"), "capacity is '10', a str; give a whole number"),
+        (lambda: BloomFilter(1e6), "capacity is 1000000.0, a float"),
+        (lambda: BloomFilter(True), "capacity is True, a bool"),
+        (lambda: BloomFilter(10, None), "fp-rate None is not a number"),
+        (lambda: BloomFilter(10, tables=0), "give 1 or more of each"),
+        (lambda: BloomFilter(10, threads="2"), "threads is '2', a str"),
+        (lambda: BloomFilter(10, keys=7), "keys 7 is no fingerprint"),
+        (lambda: BloomFilter(10).add(5), "keys come in a list or a NumPy array, and this is a int"),
+        (lambda: BloomFilter(10).contains(None), "and this is a NoneType"),
+        (lambda: BloomFilter(10).merge({1, 2}), "and this is a set; load it first"),
+        (lambda: BloomFilter(10).save(5), "5 is a int, and no path"),
+        (lambda: BloomFilter.load(None), "None is a NoneType, and no path"),
+    ],
+)
+def test_what_is_no_filter_key_or_path(wrong: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        wrong()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_filter_is_not_merged_into_itself() -> None:
+    filter = BloomFilter(10)
+    filter.add(["a"])
+    with pytest.raises(RecipeError, match="has all of its own keys already"):
+        filter.merge(filter)
+    assert len(filter) == 1
+
+
+def test_the_rate_of_several_tables_is_that_of_each(rng: np.random.Generator) -> None:
+    filter = BloomFilter(5000, "0.01", tables=4)
+    filter.add(some_keys(rng, 5000, 4))
+    asked = 1 - (1 - 0.01) ** 4
+    assert 0.9 * asked < filter.fill().rate < 1.1 * asked
+    found = filter.contains(some_keys(rng, 20_000, 4))
+    assert 0.85 * asked < found.mean() < 1.15 * asked
+    each = BloomFilter(5000, ppb_text(band_rate(ppb("fp-rate", "0.01"), 4)), tables=4)
+    each.add(some_keys(rng, 5000, 4))
+    assert each.fill().rate < 0.0105
+    assert filter.warning() is None
 
 
 def test_memory_that_is_not_there() -> None:
@@ -258,7 +304,7 @@ def test_save_and_load(tmp_path: Path, rng: np.random.Generator) -> None:
         assert again.contains(keys).all()
         assert again.differs(filter) is None
         assert again.writable is not mmap
-    with pytest.raises(ValueError, match="to be read alone"):
+    with pytest.raises(RunError, match="to be read alone"):
         again.add(keys)
     again = BloomFilter.load(path)
     assert not again.add_if_new(keys).any()
@@ -340,11 +386,11 @@ def test_merge(tmp_path: Path, rng: np.random.Generator) -> None:
         (BloomFilter(1000, "0.001", tables=2), "tables 1 and 2"),
         (BloomFilter(1000, "0.001", keys="x"), "keys '' and 'x'"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(RecipeError, match=words):
             one.merge(other)
     ints = BloomFilter(1000, "0.001")
     ints.add(np.arange(3, dtype=np.uint64))
-    with pytest.raises(ValueError, match="keys of 2 words and of 1"):
+    with pytest.raises(RecipeError, match="keys of 2 words and of 1"):
         one.merge(ints)
 
 

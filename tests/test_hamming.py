@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_dedup import hamming
 from gpu_dedup.backend import Backend, host_backend
-from gpu_dedup.errors import RecipeError, RunError
+from gpu_dedup.errors import InputError, RecipeError, RunError
 from gpu_dedup.kernels import collide_ref, hamming_cpu, hamming_ref, mix64
 from gpu_dedup.pipeline.pool import Pool
 
@@ -327,6 +327,20 @@ def test_query_against_brute_force(backend: Backend, pyrng: random.Random) -> No
         assert list(zip(query.tolist(), row.tolist(), apart.tolist(), strict=True)) == expected
         single = index.query(words(asked[:1]))
         assert [x.tolist() for x in single] == [[entry[i] for entry in expected if entry[0] == 0] for i in range(3)]
+
+
+def test_what_is_no_fingerprint_or_distance() -> None:
+    backend = host_backend("numba")
+    for values in (["a"], [-1], [1 << 64], [1.5], None, np.zeros((2, 2), np.uint64), np.zeros(2, np.int64)):
+        with pytest.raises(InputError, match="fingerprints are uint64"):
+            hamming.HammingIndex(values, 3, backend)  # type: ignore[arg-type]
+    index = hamming.HammingIndex([7, (1 << 64) - 1, 6], 3, backend)  # type: ignore[arg-type]
+    assert [x.tolist() for x in index.query([7])] == [[0, 0], [0, 2], [0, 1]]  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"uint64\[n\], not float64"):
+        index.query(np.zeros(3))  # type: ignore[arg-type]
+    for distance in ("3", 3.0, True, None):
+        with pytest.raises(RecipeError, match="give a whole number"):
+            hamming.HammingIndex([1], distance, backend)  # type: ignore[arg-type]
 
 
 def test_query_of_nothing_and_in_parts(monkeypatch: pytest.MonkeyPatch, pyrng: random.Random) -> None:

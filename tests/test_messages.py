@@ -101,6 +101,22 @@ RUN = ("run", "ok.jsonl", "-o", "out")
         ((*RUN, "--backend", "cuda", "--device", "cpu"), "backend cuda runs on the GPU but device is cpu; drop one"),
         # options beside each other
         ((*RUN, "--method", "exact", "--threshold", "0.7"), "--threshold means nothing with --method exact; drop it"),
+        ((*RUN, "--method", "cascade", "--keep", "none"), "cascade decides by the rank rule alone; drop keep none"),
+        ((*RUN, "--method", "cascade", "--far-jaccard", "0"), "far-jaccard 0 is outside 0 to 1 (more than 0); give"),
+        ((*RUN, "--method", "cascade", "--far-jaccard", "2"), "far-jaccard 2 is outside 0 to 1; give"),
+        (
+            (*RUN, "--method", "bloom"),
+            "--method bloom needs --capacity N: the most different rows that its filter will hold, those of later runs "
+            "included (gpu-dedup explain --method bloom INPUT proposes one)",
+        ),
+        (
+            (*RUN, "--method", "bloom", "--capacity", "1M"),
+            "capacity '1M' is not a whole number; give digits alone, such as 1000000",
+        ),
+        (
+            (*RUN, "--method", "simhash", "--weights", "tfidf", "--save-df-table", "shop"),
+            "save-df-table 'shop' is a folder; name a file for the table",
+        ),
         ((*RUN, "--bands", "3"), "bands and rows go together; give both, or neither to have them solved"),
         ((*RUN, "--lines"), "lines is for plain text, and no input is plain text; drop it, or pass --format txt"),
         ((*RUN, "--lines", "--format", "csv"), "lines is for plain text, and the format is csv; drop one"),
@@ -121,6 +137,17 @@ def test_a_mistake_and_its_line(
     arguments: tuple[str, ...], line: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert mistake(capsys, *arguments).startswith(line)
+
+
+@pytest.mark.parametrize("method", ["bloom", "lshbloom"])
+def test_explain_proposes_a_capacity(here: Path, capsys: pytest.CaptureFixture[str], method: str) -> None:
+    harness.write_rows(here / "rows.parquet", [{"id": i, "text": f"text {i}"} for i in range(250)])
+    assert cli.main(["explain", "--method", method, "rows.parquet"]) == 0
+    said = capsys.readouterr()
+    assert "no --capacity: reckoned with 380, half as many again as there seem to be rows" in said.err
+    assert "capacity 380" in said.out
+    assert cli.main(["explain", "--method", method, "--documents", "1000000"]) == 0
+    assert "reckoned with 1500000" in capsys.readouterr().err
 
 
 def test_an_unknown_kind_of_file_lists_the_known(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

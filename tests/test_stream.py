@@ -320,7 +320,7 @@ def test_a_filter_of_other_keys_is_refused(tmp_path: Path) -> None:
         (RECIPE.with_(normalize=("lower",)), "normalize"),
         (RECIPE.with_(strip=("x",)), "keys of strip"),
         (RECIPE.with_(key_field="text"), "keys of kind 'key-field' here, there 'texts'"),
-        (Recipe(method="lshbloom", capacity=1000, fp_rate_ppb=17), "tables 17 here, there 1"),
+        (Recipe(method="lshbloom", capacity=1000, fp_rate_ppb=17), "method lshbloom here, there bloom"),
     ):
         with pytest.raises(RecipeError, match=words) as caught:
             dedup(path, tmp_path / "no", recipe, run)

@@ -29,6 +29,8 @@ def given_table(recipe: Recipe, run: Run) -> tuple[Recipe, DocumentFrequencies |
             if value is not None:
                 raise RunError(f"{name} is for method simhash with weights tfidf; drop it, or choose these")
         return recipe, None
+    if run.save_df_table is not None and os.path.isdir(run.save_df_table):
+        raise RunError(f"save-df-table {run.save_df_table!r} is a folder; name a file for the table, new or in it")
     if run.save_df_table is not None and os.path.lexists(run.save_df_table) and not is_table(run.save_df_table):
         raise RunError(
             f"save-df-table {run.save_df_table!r}: a file that is no table stands there, and none but a table is ever "
