@@ -269,7 +269,7 @@ TFIDF = [*SIMHASH, "--weights", "tfidf"]
         (["run", "x", "-o", "y", "--method", "cascade", "--far-distance", "2"], "far-distance 2 is under distance 3"),
         (["run", "x", "-o", "y", "--method", "cascade", "--search-distance", "2"], "less would lose pairs of level 1"),
         (["run", "x", "-o", "y", "--method", "cascade", "--keep", "none"], "cascade decides by the rank rule alone"),
-        (["run", "x", "-o", "y", "--method", "cascade", "--far-edit", "0"], r"far-edit 0 is outside \(0, 1\]"),
+        (["run", "x", "-o", "y", "--method", "cascade", "--far-edit", "0"], r"far-edit 0 is outside 0 to 1"),
         (["run", "x", "-o", "y", "--method", "cascade", "--near-action", "drop"], "choose one of remove, flag"),
         (["run", "x", "-o", "y", "--method", "simhash", "--distance", "9"], "distance 9 is outside 0 to 8"),
         (["run", "x", "-o", "y", "--method", "simhash", "--distance", "-1"], "distance -1 is outside 0 to 8"),

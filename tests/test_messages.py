@@ -77,6 +77,18 @@ RUN = ("run", "ok.jsonl", "-o", "out")
             "keep max:Score: no row has a value in the field 'Score' (fields here: id, text, score; is it score?); "
             "name a field that rows have, or keep by another rule",
         ),
+        (
+            ("run", "ok.jsonl", "-o", "out", "--method", "bloom", "--capacity", "9", "--key-field", "url"),
+            'ok.jsonl:1: no field "url" (fields here: id, text, score; name the right one with --key-field); mend it, or',
+        ),
+        (
+            ("run", "table.csv", "-o", "out", "--method", "bloom", "--capacity", "9", "--key-field", "ID"),
+            "table.csv: no column ID (columns here: id, Body Text; is it id?); name the right one with --key-field, or",
+        ),
+        (
+            ("run", "table.parquet", "-o", "out", "--method", "bloom", "--capacity", "9", "--key-field", "id"),
+            "table.parquet: column id holds int64, not text; name another with --key-field, or",
+        ),
         # the path
         (("run", "OK.jsonl", "-o", "out"), "OK.jsonl: no such file or folder; is it ok.jsonl?"),
         (("run", "shop/craw/", "-o", "out"), "shop/craw/: no such file or folder; is it shop/crawl?"),

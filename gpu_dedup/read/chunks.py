@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64, U8, Bool, Rows, Tape
 from gpu_dedup.errors import InputError, InternalError, shown
 from gpu_dedup.recipe import Recipe
+
+_OPTIONS = ("--text-field", "--key-field")
 
 LISTS_IN = "pretokenized takes JSON lines, Parquet or Arrow; convert the file, or leave it out"
 
@@ -108,7 +111,14 @@ class Chunk(ABC):
         """`parse` or `items`, as the recipe has it."""
         if recipe.pretokenized is not None:
             return self.items(backend, recipe.pretokenized, extra, want)
-        return self.parse(backend, recipe.texts_from, extra, want)
+        if recipe.key_field is None or recipe.keyed:
+            return self.parse(backend, recipe.texts_from, extra, want)
+        # The field is a key that takes the text's place: what is wrong with it is told of its own option.
+        try:
+            rows = self.parse(backend, recipe.texts_from, extra, want)
+        except InputError as error:
+            raise InputError(error.reason, error.remedy.replace(*_OPTIONS), place=error.place) from None
+        return replace(rows, errors=[(row, reason.replace(*_OPTIONS)) for row, reason in rows.errors])
 
     def keeper_values(self, values: list[Any]) -> list[Any]:
         """Values of a field, as `parse` gave them, as the keeper compares them."""
