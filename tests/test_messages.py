@@ -79,7 +79,7 @@ RUN = ("run", "ok.jsonl", "-o", "out")
         ),
         (
             ("run", "ok.jsonl", "-o", "out", "--method", "bloom", "--capacity", "9", "--key-field", "url"),
-            'ok.jsonl:1: no field "url" (fields here: id, text, score; name the right one with --key-field); mend it, or',
+            'ok.jsonl:1: no field "url" (fields here: id, text, score; name the right one with --key-field)',
         ),
         (
             ("run", "table.csv", "-o", "out", "--method", "bloom", "--capacity", "9", "--key-field", "ID"),
