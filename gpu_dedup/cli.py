@@ -27,6 +27,7 @@ from gpu_dedup import __version__
 from gpu_dedup.errors import GpuDedupError, InternalError, OutputError, RecipeError, UserError, disk_error
 from gpu_dedup.recipe import (
     ACTIONS,
+    BUCKETS,
     CLUSTER,
     FORMATS,
     METHODS,
@@ -652,6 +653,14 @@ def check_meaning(recipe: dict[str, Any], run: dict[str, Any]) -> None:
                 raise RecipeError(
                     f"{_flag(field)} is for level 2, which has no pairs where --far-distance is --distance; drop one"
                 )
+    if method == "cascade":
+        far = recipe.get("far_distance", Recipe.far_distance)
+        distance = recipe.get("distance", Recipe.distance)
+        if recipe.get("search_distance", distance) >= far:
+            why = "which has no pairs" if far == distance else f"whose pairs --search-distance {far} finds all"
+            for field in BUCKETS:
+                if field in recipe:
+                    raise RecipeError(f"{_flag(field)} is for the bands of level 2, {why}; drop it")
     if "edit_max_chars" in recipe and verify != "edit" and method != "cascade":
         raise RecipeError(f"--edit-max-chars means nothing with --verify {verify}; drop it")
     if recipe.get("keep") == "none" and "witness" in recipe:

@@ -201,22 +201,29 @@ def _filter(recipe: Recipe) -> Iterator[str]:
 
 def _levels(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
     """What each level of a cascade finds."""
-    d, far, view = recipe.distance, recipe.far_distance, recipe.bands_view
-    reach = d if recipe.search_distance is None else recipe.search_distance
-    b, r, cut = recipe.bands, recipe.rows, bands.cut_of(view)
+    d, far, view, reach = recipe.distance, recipe.far_distance, recipe.bands_view, recipe.reach
+    b, r, cut = recipe.bands, recipe.rows, bands.cut_of(view) if recipe.banded else 0
     jaccard, edit = share_text(recipe.far_jaccard_ppm), share_text(recipe.far_edit_ppm)
     verb = {False: "goes", True: "is flagged"}
     key = recipe.key_field
     yield f"Level 0: rows of equal {key if key else 'text'}, behind a Bloom filter of some 10 bits a row; one stays."
     yield f"Level 1: a text {verb[recipe.near_flags]} that is {d} bits or less from one before it; not verified."
-    yield f"Level 2: a text {verb[recipe.far_flags]} that is {d + 1} to {far} bits from one before, Jaccard {jaccard}"
-    yield f"and edit similarity {edit}. Its pairs come from {b} bands x {r} rows" + (
-        f", and from fingerprints to {reach} bits." if reach > d else "."
-    )
+    if far == d:
+        yield "Level 2: none, as far-distance is distance."
+    else:
+        goes = verb[recipe.far_flags]
+        yield f"Level 2: a text {goes} that is {d + 1} to {far} bits from one before, Jaccard {jaccard}"
+        yield f"and edit similarity {edit}. Its pairs come from " + (
+            f"fingerprints to {reach} bits: no bands are needed."
+            if not recipe.banded
+            else f"{b} bands x {r} rows" + (f", and from fingerprints to {reach} bits." if reach > d else ".")
+        )
     yield "Chance by the true Jaccard similarity s, before the edit similarity of level 2:"
     yield ""
     yield f"     s    level 1  {f'{d + 1} to {far} bits':>11}  in bands  level 2      found"
-    curve = [(line.similarity, line.found) for line in bands.forecast(view)]
+    curve = [(line.similarity, 0.0) for line in hamming.forecast(d)]
+    if recipe.banded:
+        curve = [(line.similarity, line.found) for line in bands.forecast(view)]
     for line in hamming.level_forecast(curve, d, reach, far, recipe.far_jaccard_ppm / PPM):
         bar = "#" * round(40 * line.found)
         row = f"  {line.similarity:.2f}  {_percent(line.near):>9}  {_percent(line.between):>11}"

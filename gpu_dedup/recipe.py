@@ -29,6 +29,10 @@ BANDED = ("minhash", "cascade", "lshbloom")  # they sketch, and rows meet by equ
 PRINTED = ("simhash", "cascade")  # they have fingerprints, and rows meet where these are near
 STREAMED = ("bloom", "lshbloom")  # decide row by row in the first pass, by filters of fixed size
 SKETCHES = ("minhash", "fast")
+BUCKETS = (  # fields of bands, and of the pairs that meet in them
+    "bands", "rows", "recall_ppm", "num_perm", "seed", "sieve_cut", "bucket_cap", "cap_lowest", "cap_splits",
+    "cap_slots",
+)  # fmt: skip
 WEIGHTS = ("set", "count", "tfidf")
 # The order of the steps is fixed; a recipe says which of them are on.
 NORMALIZE_STEPS = ("html", "nfc", "nfkc", "lower", "accents", "digits", "punctuation", "whitespace", "nospace")
@@ -351,6 +355,14 @@ class Recipe:
             raise RecipeError(f"cascade decides by the rank rule alone; drop {' and '.join(given)}")
         if self.verify != "exact":
             raise RecipeError("cascade verifies by its levels; drop verify, and set far-jaccard and far-edit")
+        if not self.banded:
+            for name in BUCKETS:
+                if getattr(self, name) != getattr(type(self), name):
+                    option = name.removesuffix("_ppm").replace("_", "-")
+                    raise RecipeError(
+                        f"{option} is for bands, and this cascade has none: fingerprints are searched to {self.reach} "
+                        f"bits, which is all of far-distance {self.far_distance}; drop it"
+                    )
         if self.sketch == "fast":
             raise RecipeError("cascade has MinHash buckets; drop sketch fast")
 
@@ -385,9 +397,15 @@ class Recipe:
         return (self.far_action or self.action) == "flag"
 
     @property
+    def reach(self) -> int:
+        """Bits to which fingerprints are searched."""
+        return self.distance if self.search_distance is None or not self.leveled else self.search_distance
+
+    @property
     def banded(self) -> bool:
-        """True for methods with sketches and bands."""
-        return self.method in BANDED
+        """True for methods with sketches and bands. A cascade needs none whose search of fingerprints finds all of
+        level 2, or that has no level 2."""
+        return self.method in BANDED and not (self.leveled and self.reach >= self.far_distance)
 
     @property
     def printed(self) -> bool:

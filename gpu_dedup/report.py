@@ -839,7 +839,8 @@ def _describe(recipe: Mapping[str, Any]) -> str:
     if method == "cascade":
         text += f", distance {recipe.get('distance')}; to {recipe.get('far_distance')} with Jaccard "
         text += f"{share_text(recipe.get('far_jaccard_ppm', 0))} and edit similarity "
-        text += f"{share_text(recipe.get('far_edit_ppm', 0))}, {recipe.get('bands')} bands x {recipe.get('rows')} rows"
+        text += share_text(recipe.get("far_edit_ppm", 0))
+        text += f", {recipe.get('bands')} bands x {recipe.get('rows')} rows" if recipe.get("bands") else ", no bands"
         return f"{text}, keep {recipe.get('keep')}"
     if recipe.get("bands") is not None:
         text += f", {recipe['bands']} bands x {recipe['rows']} rows"

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_dedup import hamming, outlook
+from gpu_dedup import cli, hamming, outlook
 from gpu_dedup.backend import host_backend
 from gpu_dedup.cluster import Crowd, FarMatches, Pairs, decide_levels
 from gpu_dedup.errors import RecipeError, RunError
 from gpu_dedup.outlook import Corpus
-from gpu_dedup.pipeline import dedup
+from gpu_dedup.pipeline import dedup, settle
 from gpu_dedup.recipe import Recipe
 from gpu_dedup.report import Report
 from gpu_dedup.run import Run
@@ -30,6 +30,11 @@ from gpu_dedup.run import Run
 WORDS = corpora.made_up(random.Random("test_cascade"), 2000)
 # Finds every pair of level 2, whatever the bits: see harness.FULL_RECALL.
 FULL = {"bands": 64, "rows": 2, "sieve_cut": 0}
+
+
+def full(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a cascade, and such bands where it has any."""
+    return {**(FULL if Recipe(method="cascade", **{"key_field": "url", **options}).banded else {}), **options}
 
 
 def rows_of(seed: str, families: int = 3) -> list[dict[str, Any]]:
@@ -152,7 +157,7 @@ RECIPES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", RECIPES, ids=str)
 def test_equals_brute_force(backend_name: str, tmp_path: Path, options: dict[str, Any]) -> None:
     rows = rows_of("brute force")
-    recipe = Recipe(method="cascade", **{**FULL, **options})
+    recipe = Recipe(method="cascade", **full(options))
     ran = harness.run([harness.write_rows(tmp_path / "a.jsonl", rows)], tmp_path / "out", recipe, backend=backend_name)
     want = check(ran, rows, recipe)
     levels = {verdict[2] for verdict in want.values()}
@@ -161,14 +166,38 @@ def test_equals_brute_force(backend_name: str, tmp_path: Path, options: dict[str
 
 
 def test_the_search_by_fingerprints_needs_no_bands(tmp_path: Path) -> None:
-    """One band of sixteen rows finds hardly anything; fingerprints to far-distance find all."""
+    """A band of sixteen rows finds hardly anything; fingerprints to far-distance find all, without sketches."""
     rows = rows_of("no bands")
     narrow = {"bands": 1, "rows": 16, "sieve_cut": 16}
     path = harness.write_rows(tmp_path / "a.jsonl", rows)
-    recipe = Recipe(method="cascade", distance=1, far_distance=8, search_distance=8, **narrow)
+    recipe = Recipe(method="cascade", distance=1, far_distance=8, search_distance=8)
     want = check(harness.run([path], tmp_path / "all", recipe), rows, recipe)
-    few = harness.run([path], tmp_path / "few", recipe.with_(search_distance=None))
+    few = harness.run([path], tmp_path / "few", recipe.with_(search_distance=None, **narrow))
     assert len(few.removed) < len(want)
+    settled = settle(recipe)
+    assert (settled.bands, settled.rows, settled.sieve_cut) == (None, None, None)
+    for chosen, other in (
+        ({"search_distance": 7}, "7 bits, which is all of far-distance 7"),
+        ({"far_distance": 3}, "3 bits, which is all of far-distance 3"),
+    ):
+        with pytest.raises(RecipeError, match=f"num-perm is for bands, and this cascade has none: .* {other}; drop it"):
+            Recipe(method="cascade", num_perm=64, **chosen)
+    # A recall that no bands reach is nothing to a search without them.
+    hard = {"far_jaccard_ppm": 10_000, "method": "cascade"}
+    with pytest.raises(RecipeError):
+        settle(Recipe(**hard))
+    assert settle(Recipe(**hard, search_distance=7)).bands is None
+
+
+@pytest.mark.parametrize("option", ["--recall=0.9", "--num-perm=64", "--seed=4", "--bucket-cap=9"])
+def test_options_of_bands_that_are_not_there(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for more, why in (
+        (["--far-distance=3"], "which has no pairs"),
+        (["--search-distance=7"], "whose pairs --search-distance 7 finds all"),
+    ):
+        assert cli.main(["explain", "--method=cascade", option, *more]) == 2
+        said = capsys.readouterr().err
+        assert said == f"gpu-dedup: {option.partition('=')[0]} is for the bands of level 2, {why}; drop it\n"
 
 
 @st.composite
@@ -200,7 +229,7 @@ def test_anything_equals_brute_force(
     recipe = Recipe(
         method="cascade", distance=distance, far_distance=distance + more, keep=keep, near_action=actions[0],
         far_action=actions[1], action=action, shingle=shingle, far_jaccard_ppm=400_000, far_edit_ppm=600_000,
-        bands=100, rows=1, sieve_cut=0,
+        **({"bands": 100, "rows": 1, "sieve_cut": 0} if more else {}),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
         path = harness.write_rows(Path(place) / "in" / "a.jsonl", rows)
@@ -361,8 +390,14 @@ def test_what_levels_cannot_be_is_refused() -> None:
 
 def test_explain_shows_both_levels() -> None:
     text = outlook.explain(Recipe(method="cascade", search_distance=7), Run(), Corpus.of(1_000_000, 2000))
-    assert "cascade token:5, distance 3; to 7 with Jaccard 0.75 and edit similarity 0.75" in text
+    assert "cascade token:5, distance 3; to 7 with Jaccard 0.75 and edit similarity 0.75, no bands" in text
+    assert "Its pairs come from fingerprints to 7 bits: no bands are needed." in text
+    assert "Sieve" not in text
+    assert "slots" not in text
+    none = outlook.explain(Recipe(method="cascade", far_distance=3), Run(), None)
+    assert "Level 2: none, as far-distance is distance." in none
+    text = outlook.explain(Recipe(method="cascade", search_distance=6), Run(), Corpus.of(1_000_000, 2000))
     assert "  level 1  4 to 7 bits  in bands  level 2      found" in text
-    assert "and from fingerprints to 7 bits" in text
+    assert "and from fingerprints to 6 bits" in text
     line = next(line for line in text.splitlines() if line.startswith("  0.95"))
     assert line.split()[1:3] == ["31.2", "%"]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cascade import FULL, Verdict, judged, rows_of
+from test_cascade import Verdict, full, judged, rows_of
 
 from gpu_dedup import dedup_texts
 from gpu_dedup.backend import host_backend
@@ -98,7 +98,7 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_level_0_of_a_cascade_equals_brute_force(backend_name: str, tmp_path: Path, options: dict[str, Any]) -> None:
     rows = keyed_rows("level 0")
-    recipe = Recipe(method="cascade", key_field="url", **{**FULL, **options})
+    recipe = Recipe(method="cascade", key_field="url", **full(options))
     copies = first_of_key(rows, recipe.keep)
     removes = (recipe.key_action or recipe.action) == "remove"
     want = joined(judged(without(rows, copies) if removes else rows, recipe), copies, recipe)

@@ -44,14 +44,20 @@ if TYPE_CHECKING:
 
 def forecast(recipe: Recipe) -> Sequence[Any]:
     """The chance to find a pair by its similarity, of a settled recipe whose method looks for near copies."""
+    if recipe.leveled and not recipe.banded:
+        return hamming.level_forecast(
+            [(line.similarity, 0.0) for line in hamming.forecast(recipe.distance)], recipe.distance, recipe.reach,
+            recipe.far_distance, recipe.far_jaccard_ppm / PPM,
+        )  # fmt: skip
     if not recipe.banded:
         return hamming.forecast(recipe.distance)
     curve = bands.forecast(recipe.bands_view)
     if not recipe.leveled:
         return curve
-    reach = recipe.distance if recipe.search_distance is None else recipe.search_distance
     points = [(line.similarity, line.found) for line in curve]
-    return hamming.level_forecast(points, recipe.distance, reach, recipe.far_distance, recipe.far_jaccard_ppm / PPM)
+    return hamming.level_forecast(
+        points, recipe.distance, recipe.reach, recipe.far_distance, recipe.far_jaccard_ppm / PPM
+    )
 
 
 def make_report(

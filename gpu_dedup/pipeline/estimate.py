@@ -244,7 +244,7 @@ def memory_of(recipe: Recipe, run: Run, corpus: Corpus) -> Memory:
             text += f", of which what --memory {bytes_text(run.memory_bytes)} leaves stays in memory"
         lines.insert(1, Line("tables", inside, text))
     if recipe.printed:
-        reach = recipe.search_distance or recipe.distance
+        reach = recipe.reach
         at_work = min(threads, hamming.plan(n, reach).tables)
         if run.memory is not None:  # no more than there is room for
             at_work = max(1, min(at_work, 1 + (room - inside) // (hamming.BYTES_PER_VALUE * n)))
@@ -306,7 +306,7 @@ def time_lines(recipe: Recipe, run: Run, corpus: Corpus) -> list[tuple[str, str,
     if recipe.printed:
         prints = rates.prints[recipe.weights]
         lines[1:1] = [("simhash", f"{bytes_text(text)} at {bytes_text(prints)}/s", text / prints)]
-        chosen = hamming.plan(corpus.documents, recipe.search_distance or recipe.distance)
+        chosen = hamming.plan(corpus.documents, recipe.reach)
         seconds = chosen.compared / hamming.COMPARED_PER_SECOND
         if recipe.weighted:
             formula = f"{bytes_text(text)} read twice more at {bytes_text(rates.read)}/s, counted at "

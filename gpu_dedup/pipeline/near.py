@@ -375,12 +375,12 @@ def by_levels(road: Road, heads: Heads) -> tuple[Gone, Layers]:
     """
     recipe, backend, m = road.sketcher.recipe, road.sketcher.backend, len(heads)
     prints = fingerprints(road.survey, heads)
-    reach = recipe.distance if recipe.search_distance is None else recipe.search_distance
+    reach = recipe.reach
     found = near_prints(road, prints, reach)
     apart = backend.hamming_distances(prints, found.hi, found.lo)
     near = found.nearer(apart, recipe.distance)
     crowd = Crowd(near, m)
-    bands = meet_in_bands(road, heads)
+    bands = meet_in_bands(road, heads) if recipe.banded else bands_of(near)
     farther = found.count - near.count
     if farther > MOST_FAR:
         raise RunError(

@@ -756,7 +756,7 @@ class Surveyor:
             signatures = None if part.signatures is None else part.signatures[sketches]
             sketched = Sketched(
                 signatures,
-                None if signatures is None else self.sketcher.keys(signatures),
+                None if signatures is None or not self.recipe.banded else self.sketcher.keys(signatures),
                 None if part.prints is None else part.prints[sketches],
                 part.units[sketches],
                 part.kept[sketches],
