@@ -469,24 +469,27 @@ def test_a_filter_whose_run_was_killed_before_it_had_its_name_gets_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source, saved = write(tmp_path / "in.jsonl", [{"id": i, "text": f"text {i}"} for i in range(20)]), tmp_path / "f"
+    empty = write(tmp_path / "none.jsonl", [])  # without rows, so that the filter does not list it
+    inputs = [str(source), str(empty)]
     run = Run(threads=1, backend="numpy", bloom=str(saved))
     code = (
-        "import os, sys; real = os.replace; source, out, saved = sys.argv[1:]\n"
+        "import os, sys; real = os.replace; *inputs, out, saved = sys.argv[1:]\n"
         "def killed(old, new): os._exit(9) if os.fsdecode(new) == saved else real(old, new)\n"
         "os.replace = killed\n"
         "from gpu_dedup import Recipe, Run, dedup\n"
         "recipe = Recipe(method='bloom', capacity=1000, fp_rate_ppb=1)\n"
-        "dedup([source], out, recipe, Run(threads=1, backend='numpy', bloom=saved))\n"
+        "dedup(inputs, out, recipe, Run(threads=1, backend='numpy', bloom=saved))\n"
     )
-    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out"), str(saved)]
+    command = [sys.executable, "-c", code, *inputs, str(tmp_path / "out"), str(saved)]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 9
     assert (tmp_path / "out" / "_gpu_dedup" / "report.json").exists()
     assert not saved.exists()
-    dedup([str(source)], str(tmp_path / "out"), RECIPE, run)
+    dedup(inputs, str(tmp_path / "out"), RECIPE, run)
     assert "already done" in capfd.readouterr().err
     assert BloomFilter.load(saved).counts == [20]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "in.jsonl", "out"]
-    dedup([str(source)], str(tmp_path / "out"), RECIPE, run)  # and once more, as it has its name now
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "in.jsonl", "none.jsonl", "out"]
+    dedup(inputs, str(tmp_path / "out"), RECIPE, run)  # and once more, as it has its name now
+    assert "already done" in capfd.readouterr().err
     more = write(tmp_path / "more.jsonl", [{"id": i, "text": f"text {i}"} for i in range(15, 25)])
     dedup([str(more)], str(tmp_path / "out2"), RECIPE, run)
     assert ids(tmp_path / "out2", "more.jsonl") == [20, 21, 22, 23, 24]

@@ -56,7 +56,9 @@ def already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) -
         )
     )
     if same and run.bloom is not None:
-        same = finish_saving(run.bloom, [entry.content_hash for entry in report.inputs if entry.problem is None])
+        # A filter does not list files without rows: they leave nothing in it.
+        listed = [entry.content_hash for entry in report.inputs if entry.problem is None and entry.rows]
+        same = finish_saving(run.bloom, listed)
     return report if same else None
 
 
