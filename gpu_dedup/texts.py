@@ -124,6 +124,13 @@ def _as_arrow(values: Any) -> Any:
         return pa.array([id_text(value)[0] for value in values], pa.string())
 
 
+def _recipe(recipe: Any) -> Recipe:
+    """The recipe, or the default one. Raises RecipeError for what is none."""
+    if not isinstance(recipe, (Recipe, type(None))):  # a threshold in its place, most likely
+        raise RecipeError(f"recipe is {recipe!r}, a {type(recipe).__name__}; give Recipe(threshold_ppm=800_000)")
+    return recipe or Recipe()
+
+
 def dedup_texts(
     texts: Any, recipe: Recipe | None = None, run: Run | None = None, *, ids: Any = None, keep_values: Any = None,
     keys: Any = None,
@@ -152,7 +159,7 @@ def dedup_texts(
     from gpu_dedup.progress import Progress
     from gpu_dedup.read.memory import column_of, column_source
 
-    recipe, run = recipe or Recipe(), run or Run()
+    recipe, run = _recipe(recipe), run or Run()
     _check(recipe, run)
     keeper = recipe.keep_field
     if keep_values is not None and keeper is None:
@@ -269,7 +276,7 @@ def sketch(texts: Any, recipe: Recipe | None = None, run: Run | None = None) -> 
     from gpu_dedup.read import open_source
     from gpu_dedup.read.memory import column_source
 
-    recipe, run = recipe or Recipe(), run or Run()
+    recipe, run = _recipe(recipe), run or Run()
     _check(recipe, run)
     if not recipe.banded:
         raise RecipeError(f"method {recipe.method} makes no MinHash sketch; use method minhash")
@@ -319,8 +326,11 @@ def similarity(one: str | bytes, other: str | bytes, recipe: Recipe | None = Non
     from gpu_dedup.pipeline.survey import Sketcher
     from gpu_dedup.read.memory import wtf8
 
-    recipe = recipe or Recipe()
-    tape = Tape.of([wtf8(text) if isinstance(text, str) else bytes(text) for text in (one, other)])
+    recipe = _recipe(recipe)
+    for position, text in enumerate((one, other)):
+        if not isinstance(text, (str, bytes)):
+            raise InputError(f"text {position + 1} of 2 is {text!r}, a {type(text).__name__}; give a string")
+    tape = Tape.of([wtf8(text) if isinstance(text, str) else text for text in (one, other)])
     backend = host_backend("numpy")
     for position, text in enumerate((one, other)):
         if not isinstance(text, str) and not backend.valid_utf8(tape)[position]:
@@ -381,7 +391,7 @@ def explain(
     from gpu_dedup.pipeline import forecast as forecast_of
     from gpu_dedup.pipeline import settle
 
-    settled = settle(recipe or Recipe())
+    settled = settle(_recipe(recipe))
     corpus = None if documents is None else outlook.Corpus.of(documents, mean_bytes)
     text = outlook.explain(settled, run or Run(), corpus)
     forecast = list(forecast_of(settled)) if settled.sketched else []

@@ -645,3 +645,12 @@ def test_a_full_disk_ends_in_one_line_and_the_work_is_kept(
     harness.run(inputs, out, RECIPE, **SETTINGS)
     assert outcome(out) == outcome(tmp_path / "plain")
     assert sum(rows) < 100
+
+
+def test_an_output_that_is_no_folder_is_not_read(inputs: list[Path], tmp_path: Path) -> None:
+    """Whoever swaps input and output by mistake does not have the input loaded; a pipe is not waited for."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (pipe, inputs[0], Path("/dev/full")):
+        with pytest.raises(OutputError):
+            harness.run(inputs[1:], place, RECIPE)

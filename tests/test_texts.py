@@ -437,3 +437,16 @@ def test_functions_are_not_hidden_by_modules() -> None:
             importlib.import_module(module.name)
     for name in ("sketch", "similarity", "explain", "dedup", "dedup_texts"):
         assert callable(getattr(gpu_dedup, name)), name
+
+
+def test_what_is_no_recipe_or_no_text_is_told_in_one_line(tmp_path: Path) -> None:
+    for call in (
+        lambda: dedup_texts(["a"], 0.8),  # type: ignore[arg-type]
+        lambda: similarity("a", "b", 0.8),  # type: ignore[arg-type]
+        lambda: explain(0.8),  # type: ignore[arg-type]
+        lambda: dedup([str(tmp_path)], str(tmp_path / "out"), 0.8),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(RecipeError, match=r"recipe is 0\.8, a float; give Recipe\("):
+            call()
+    with pytest.raises(InputError, match="text 2 of 2 is None, a NoneType; give a string"):
+        similarity("a", None)  # type: ignore[arg-type]

@@ -94,6 +94,8 @@ SEARCH_MEMORY = 256 << 20  # the least that the search for near fingerprints may
 
 def settle(recipe: Recipe) -> Recipe:
     """The recipe with its integers solved: bands, rows, the sieve's cut. Raises RecipeError where there are none."""
+    if not isinstance(recipe, Recipe):  # a threshold in its place, most likely
+        raise RecipeError(f"recipe is {recipe!r}, a {type(recipe).__name__}; give Recipe(threshold_ppm=800_000)")
     if recipe.banded and recipe.bands is None:
         b, r = bands.solve(recipe.bands_view.threshold_ppm, recipe.recall_ppm, recipe.num_perm)
         recipe = recipe.with_(bands=b, rows=r)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from gpu_dedup.checkpoint import Checkpoint, folder_of
 from gpu_dedup.errors import InputError, shown
@@ -19,12 +18,11 @@ from gpu_dedup.report import (
 from gpu_dedup.run import Run
 from gpu_dedup.write import OutputFolder
 
-if TYPE_CHECKING:
-    pass
-
 
 def already_done(target: str, sources: list[Source], recipe: Recipe, run: Run) -> Report | None:
     """The report of an earlier run that made just this: same recipe, same files by path, size and time."""
+    if not os.path.isdir(target):  # a file or a device: it is refused later, and not read now
+        return None
     try:
         report = Report.load(target)
     except InputError:
