@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -125,6 +125,19 @@ class TypedText(str):
 
     def __reduce__(self) -> tuple[type[TypedText], tuple[str, str]]:
         return TypedText, (str(self), self.kind)
+
+
+def pair_slices(offsets: I64, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of bucket members with at most `most` pairs each (one member, where it alone has more).
+
+    offsets  int64[t + 1]: where the pairs of each member begin
+    """
+    first, end = 0, len(offsets) - 1
+    while first < end:
+        last = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
+        last = min(max(last, first + 1), end)
+        yield first, last
+        first = last
 
 
 class _Missing:

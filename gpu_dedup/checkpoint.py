@@ -261,7 +261,6 @@ class Checkpoint:
         self.used = 0  # parts of an earlier start that this one goes on from
         self.written = 0  # parts of this start
         self._lock = -1
-        self._keep = False
         self._shard = shard
         if shard is not None:
             return

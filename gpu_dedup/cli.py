@@ -51,93 +51,21 @@ _KEYS = frozenset(("key_field", "key_action"))
 _FILTER = frozenset(("capacity", "fp_rate_ppb", "bloom", "on_full", "again"))
 _TERMS = frozenset(("weights", "top_terms", "df_checksum", "df_table", "save_df_table"))
 _LEVELS = frozenset(("search_distance", "near_action", "far_distance", "far_jaccard_ppm", "far_edit_ppm", "far_action"))
-_PAIRS = frozenset(
-    (
-        "sieve_cut",
-        "bucket_cap",
-        "cap_lowest",
-        "cap_splits",
-        "cap_slots",
-        "verify",
-        "edit_max_chars",
-        "cluster",
-        "witness",
-        "audit",
-    )
-)
+_CAP = frozenset(("sieve_cut", "bucket_cap", "cap_lowest", "cap_splits", "cap_slots"))
+_PAIRS = _CAP | {"verify", "edit_max_chars", "cluster", "witness", "audit"}
+_SKETCH = frozenset(("sketch", "recall_ppm", "num_perm", "bands", "rows", "seed"))
+_SHINGLES = frozenset(("shingle", "min_shingles", "stop_shingles"))
+_NEAR = _SKETCH | _SHINGLES | {"threshold_ppm", "distance", "max_removed_ppm"}
 _WORK = frozenset(("checkpoint", "fresh", "keep_work"))  # a method of one pass has nothing to go on from
 MEANINGLESS = {
     "minhash": _FILTER | _TERMS | _LEVELS | {"distance"},
     # Each level has thresholds of its own, and only the rank rule can be worked out for both together.
     "cascade": _FILTER | {"threshold_ppm", "verify", "cluster", "witness", "audit", "sketch"},
-    "simhash": _FILTER
-    | _LEVELS
-    | frozenset(
-        (
-            "sketch",
-            "recall_ppm",
-            "num_perm",
-            "bands",
-            "rows",
-            "seed",
-            "sieve_cut",
-            "bucket_cap",
-            "cap_lowest",
-            "cap_splits",
-            "cap_slots",
-        )
-    ),
+    "simhash": _FILTER | _LEVELS | _SKETCH | _CAP,
     # A filter knows that a row has been seen, not which one it was: there are no pairs, and the first copy stays.
-    "bloom": _PAIRS
-    | {"key_action"}
-    | _LEVELS
-    | _WORK
-    | _TERMS
-    | {
-        "distance",
-        "sketch",
-        "shingle",
-        "min_shingles",
-        "stop_shingles",
-        "threshold_ppm",
-        "recall_ppm",
-        "num_perm",
-        "bands",
-        "rows",
-        "seed",
-        "keep",
-        "max_removed_ppm",
-    },
+    "bloom": _PAIRS | _NEAR | _LEVELS | _WORK | _TERMS | {"key_action", "keep"},
     "lshbloom": _PAIRS | _WORK | _TERMS | _LEVELS | _KEYS | {"distance", "min_shingles", "keep"},
-    "exact": _FILTER
-    | _TERMS
-    | _LEVELS
-    | frozenset(
-        (
-            "shingle",
-            "min_shingles",
-            "stop_shingles",
-            "threshold_ppm",
-            "recall_ppm",
-            "sketch",
-            "num_perm",
-            "bands",
-            "rows",
-            "seed",
-            "sieve_cut",
-            "distance",
-            "bucket_cap",
-            "cap_lowest",
-            "cap_splits",
-            "cap_slots",
-            "verify",
-            "edit_max_chars",
-            "cluster",
-            "witness",
-            "max_removed_ppm",
-            "audit",
-        )
-    ),
+    "exact": _FILTER | _TERMS | _LEVELS | _PAIRS | _NEAR,
 }
 
 

@@ -21,14 +21,14 @@ The answer is a set of pairs, sorted: it does not depend on threads, slices or t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import I64, MAX_PAIRED, U32, U64, absent, pack_pairs, unpack_pairs
+from gpu_dedup.batch import I64, MAX_PAIRED, U32, U64, absent, pack_pairs, pair_slices, unpack_pairs
 from gpu_dedup.errors import InternalError, RecipeError, RunError
 from gpu_dedup.recipe import Recipe
 
@@ -175,16 +175,6 @@ def _gather(signatures: Signatures, rows: I64) -> tuple[U32, I64]:
     return signatures.take(unique), place.astype(np.int64, copy=False).reshape(-1)
 
 
-def _slices(offsets: I64, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of bucket members with at most `most` pairs each (one member, where it alone has more)."""
-    first, end = 0, len(offsets) - 1
-    while first < end:
-        last = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
-        last = min(max(last, first + 1), end)
-        yield first, last
-        first = last
-
-
 @dataclass
 class _Band:
     """One band's work: pairs that passed the sieve, and counts."""
@@ -249,7 +239,7 @@ class _Collider:
         """Sieve the pairs of some buckets; `heads` maps members to ranks where they are not ranks themselves."""
         recipe = self.recipe
         offsets = self.backend.pair_offsets(starts, recipe.bucket_cap, recipe.cap_lowest)
-        for first, last in _slices(offsets, self.slice_pairs):
+        for first, last in pair_slices(offsets, self.slice_pairs):
             hi, lo = self.backend.bucket_pairs(members, starts, offsets, first, last)
             if heads is not None:
                 hi, lo = heads[hi], heads[lo]

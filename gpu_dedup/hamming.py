@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from gpu_dedup.backend import Backend
-from gpu_dedup.batch import I64, MAX_PAIRED, U64, pack_pairs, unpack_pairs
+from gpu_dedup.batch import I64, MAX_PAIRED, U64, pack_pairs, pair_slices, unpack_pairs
 from gpu_dedup.errors import InputError, InternalError, RecipeError, RunError
 from gpu_dedup.recipe import MAX_DISTANCE, whole
 
@@ -224,16 +224,6 @@ class Near:
         return hi[sort], lo[sort]
 
 
-def _slices(offsets: I64, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of bucket members with at most `most` pairs each (one member, where it alone has more)."""
-    first, end = 0, len(offsets) - 1
-    while first < end:
-        last = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
-        last = min(max(last, first + 1), end)
-        yield first, last
-        first = last
-
-
 def _equal(values: U64, backend: Backend) -> I64:
     """int64[m]: the lowest position with the same value."""
     leader = np.arange(len(values), dtype=np.int64)
@@ -266,7 +256,7 @@ class _Search:
             )
         found: list[U64] = []
         count = 0
-        for first, last in _slices(offsets, SLICE_PAIRS):
+        for first, last in pair_slices(offsets, SLICE_PAIRS):
             hi, lo = backend.near_pairs(
                 values, members, starts, offsets, first, last, self.masks[:number], self.plan.distance
             )

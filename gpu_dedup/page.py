@@ -18,6 +18,7 @@ from gpu_dedup.progress import bytes_text, seconds_text
 from gpu_dedup.report import (
     EXCERPT,
     FOLDER,
+    REASON_WORDS,
     REASONS,
     Filter,
     Group,
@@ -37,15 +38,6 @@ FILES_LISTED = 50
 FEWEST = 5  # near copies in a range of similarities from which a point is drawn
 LEAST_SHOWN = 0.4  # similarity at the left end of the S-curve
 
-_WORDS = {
-    "exact": "exact copies",
-    "near": "near copies",
-    "exact+near": "exact copies of a near copy",
-    "no-text": "no text to compare",
-    "bad-row": "bad rows",
-    "bloom": "seen before, says the filter",
-    "key": "copies by key",
-}
 _COLOURS = {
     "kept": "c0",
     "exact": "c1",
@@ -223,7 +215,7 @@ def _outcome(report: Report) -> Iterator[str]:
     parts = [("kept", "kept", counts.kept - counts.flagged)]
     for reason in REASONS:
         parts.append(
-            (reason, _WORDS[reason], counts.by_reason.get(reason, 0) + counts.flagged_by_reason.get(reason, 0))
+            (reason, REASON_WORDS[reason], counts.by_reason.get(reason, 0) + counts.flagged_by_reason.get(reason, 0))
         )
     parts = [part for part in parts if part[2]]
     if counts.read:

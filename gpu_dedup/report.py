@@ -572,7 +572,7 @@ def _plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-_REASON_WORDS = {
+REASON_WORDS = {
     "exact": "exact copies",
     "near": "near copies",
     "exact+near": "exact copies of a near copy",
@@ -659,7 +659,7 @@ def _summary(report: Report) -> Iterator[str]:
 def _reasons(by_reason: Mapping[str, int]) -> Iterator[str]:
     for reason in REASONS:
         if by_reason.get(reason):
-            yield f"{'':<12}{by_reason[reason]:>13,}  {_REASON_WORDS[reason]}"
+            yield f"{'':<12}{by_reason[reason]:>13,}  {REASON_WORDS[reason]}"
 
 
 def _comparison(report: Report) -> Iterator[str]:
@@ -1180,6 +1180,7 @@ def same_result(one: Report, other: Report) -> list[str]:
 
 
 __all__ = [
+    "REASON_WORDS",
     "Audit", "BadRow", "Collisions", "Counts", "Filter", "Group", "HeavyBucket", "InputFile", "Likeness", "Machine",
     "Member", "Miss", "RemovalLog", "Report", "Verification", "describe", "id_text", "log_files", "log_schema",
     "peak_memory", "removals", "same_result", "share_text", "short", "short_texts_warning", "versions",

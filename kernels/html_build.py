@@ -1,4 +1,5 @@
-"""Builds html.npz, the frozen table of HTML's character references, from Python's html package. Run by hand.
+"""Builds html.npz, the frozen table of HTML's character references, from Python's html package. Run by hand,
+with the package installed.
 
     python kernels/html_build.py            # writes kernels/html.npz
     python kernels/html_build.py --check    # exit 1 if the shipped file differs
@@ -14,14 +15,14 @@ from __future__ import annotations
 
 import argparse
 import html
-import io
 import sys
-import zipfile
 from collections.abc import Sequence
 from html.entities import html5
 from pathlib import Path
 
 import numpy as np
+
+from gpu_dedup.kernels.npz import deliver
 
 NOTHING = 0xFFFFFFFF
 
@@ -41,34 +42,12 @@ def build() -> dict[str, np.ndarray]:
     return out
 
 
-def pack(arrays: dict[str, np.ndarray]) -> bytes:
-    """An .npz whose bytes depend on the arrays alone."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            member = io.BytesIO()
-            array = arrays[name]
-            np.lib.format.write_array(member, array.astype(array.dtype.newbyteorder("<")), version=(1, 0))
-            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            info.create_system = 3
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, member.getvalue())
-    return buffer.getvalue()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build kernels/html.npz from Python's html package.")
     parser.add_argument("--check", action="store_true", help="compare with the shipped file instead of writing it")
     options = parser.parse_args()
     target = Path(__file__).with_name("html.npz")
-    data = pack(build())
-    if options.check:
-        same = target.is_file() and target.read_bytes() == data
-        print(f"{target}: {'is' if same else 'is NOT'} what Python {sys.version.split()[0]} gives")
-        return 0 if same else 1
-    target.write_bytes(data)
-    print(f"{target}: {len(data)} bytes")
-    return 0
+    return deliver(target, build(), f"Python {sys.version.split()[0]}", options.check)
 
 
 if __name__ == "__main__":

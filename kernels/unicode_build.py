@@ -1,4 +1,5 @@
-"""Builds unicode.npz from the text files of the Unicode Character Database. Run by hand when the version changes.
+"""Builds unicode.npz from the text files of the Unicode Character Database. Run by hand when the version changes,
+with the package installed.
 
     python kernels/unicode_build.py /usr/share/unicode            # Debian's package unicode-data installs them there
     python kernels/unicode_build.py /usr/share/unicode --check    # exit 1 if the shipped file differs
@@ -21,13 +22,13 @@ Contents of unicode.npz, all for version VERSION:
 from __future__ import annotations
 
 import argparse
-import io
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
+from gpu_dedup.kernels.npz import deliver
 
 VERSION = (15, 0, 0)
 SIZE = 0x110000
@@ -159,35 +160,13 @@ def build(folder: Path) -> dict[str, np.ndarray]:
     return out
 
 
-def pack(arrays: dict[str, np.ndarray]) -> bytes:
-    """An .npz whose bytes depend on the arrays alone."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            member = io.BytesIO()
-            array = arrays[name]
-            np.lib.format.write_array(member, array.astype(array.dtype.newbyteorder("<")), version=(1, 0))
-            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            info.create_system = 3
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, member.getvalue())
-    return buffer.getvalue()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build kernels/unicode.npz from the UCD text files in FOLDER.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--check", action="store_true", help="compare with the shipped file instead of writing it")
     options = parser.parse_args()
     target = Path(__file__).with_name("unicode.npz")
-    data = pack(build(options.folder))
-    if options.check:
-        same = target.is_file() and target.read_bytes() == data
-        print(f"{target}: {'is' if same else 'is NOT'} what {options.folder} gives")
-        return 0 if same else 1
-    target.write_bytes(data)
-    print(f"{target}: {len(data)} bytes")
-    return 0
+    return deliver(target, build(options.folder), str(options.folder), options.check)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ ALLOWED = {
     "spans": set(),
 }
 # Helpers of more than one operation; a kernel may import these and the files of its own operation.
-SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "cuda", "tape_cuda", "ranks_cuda"}
+SHARED_KERNELS = {"mix64", "mix64_cpu", "simd", "jit", "unicode", "npz", "cuda", "tape_cuda", "ranks_cuda"}
 # An operation that fuses others may import their helpers.
 FUSES = {
     "shingle": {"units"},

@@ -481,8 +481,7 @@ def _decide(job: Job, survey: Survey, sketcher: Sketcher, kept: Checkpoint | Non
     )
     known = key = None
     if kept is not None and (kept.used or kept.written) and recipe.method == "minhash":
-        contents = [(f.source.rel, f.source.size, f.content_hash, f.problem) for f in survey.files]
-        key = decision_key(recipe, contents)
+        key = decision_key(recipe, survey.contents)
         known = load_decision(kept, key)
     candidates: Candidates | Near | Layers
     if known is not None:

@@ -327,8 +327,7 @@ class _Done:
         self._waiting: list[tuple[str, str]] = []
         self._bytes = 0
         if self._kept is not None:
-            contents = [(f.source.rel, f.source.size, f.content_hash, f.problem) for f in survey.files]
-            self._key = content_key(fingerprint, contents)
+            self._key = content_key(fingerprint, survey.contents)
             self._found = self._kept.was_written(self._key)
 
     def take(self, rel: str) -> bool:

@@ -283,6 +283,12 @@ class Survey:
     key_digest: Table | None = None
     key_length: Table | None = None
 
+    @property
+    def contents(self) -> list[tuple[str, int, str | None, str | None]]:
+        """What the input was, for whatever outlives the run: name, size, content hash of each file, and why it was left
+        out."""
+        return [(f.source.rel, f.source.size, f.content_hash, f.problem) for f in self.files]
+
     def place(self, row: int) -> tuple[FileFacts, int]:
         """File and row within the file of a global row number."""
         return _place(self.files, row)
