@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
 from gpu_dedup.batch import Bool
 from gpu_dedup.errors import OutputError, disk_error, shown
+from gpu_dedup.write.files import FileWriter
 from gpu_dedup.write.parquet import filter_batch
 
 
-class ArrowWriter:
+class ArrowWriter(FileWriter):
     """An Arrow IPC file (`is_file`) or stream of surviving records.
 
     path         the (temporary) name; OutputError where it cannot be written
@@ -84,13 +84,3 @@ class ArrowWriter:
                 self._writer.close()
             with contextlib.suppress(OSError):
                 self._sink.close()
-
-    def __enter__(self) -> ArrowWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        self.abort()

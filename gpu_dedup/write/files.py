@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -12,6 +14,31 @@ from gpu_dedup.errors import InputError, disk_error, shown
 
 COPY_BYTES = 4 << 20
 IOV_MAX = 1024  # buffers that one call takes
+
+
+Writer = TypeVar("Writer", bound="FileWriter")
+
+
+class FileWriter(ABC):
+    """A file in the making. As a context it is completed at the end; after an error it is only let go of."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Complete the file. Raises OutputError."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Let go of the file without completing it; whoever gave the name removes it. After `close` it does nothing."""
+
+    def __enter__(self: Writer) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        self.abort()
 
 
 def create(path: str) -> int:

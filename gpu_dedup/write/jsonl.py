@@ -10,14 +10,13 @@ import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from gpu_dedup.batch import I64, U8, Bool
 from gpu_dedup.errors import InternalError, disk_error
-from gpu_dedup.write.files import close, create, read_range, write_all, write_pieces
+from gpu_dedup.write.files import FileWriter, close, create, read_range, write_all, write_pieces
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
@@ -149,7 +148,7 @@ def segments(
     return out
 
 
-class JsonlWriter:
+class JsonlWriter(FileWriter):
     """A file of surviving lines. Its bytes depend on the chunks that come in, never on the threads that encoded them.
 
     path         the (temporary) name; OutputError where it cannot be written
@@ -279,13 +278,3 @@ class JsonlWriter:
             os.close(self._descriptor)
             self._descriptor = None
             self._loose.clear()
-
-    def __enter__(self) -> JsonlWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        self.abort()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from gpu_dedup.batch import Bool
 from gpu_dedup.errors import InputError, InternalError, OutputError, disk_error, shown
+from gpu_dedup.write.files import FileWriter
 
 BATCH_BYTES = 16 << 20  # decoded bytes that a batch aims at, from the sizes in the row group's metadata
 BATCH_ROWS = 4096  # and no more rows: a column of few long values repeated decodes to far more than its metadata says
@@ -28,7 +28,7 @@ _LEVELS = {"gzip": 6, "zstd": 3}  # Arrow's own are 9 (five times slower for not
 _DELTAS = ("DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT")
 
 
-class ParquetWriter:
+class ParquetWriter(FileWriter):
     """A Parquet file of surviving records.
 
     path     the (temporary) name; OutputError where it cannot be written
@@ -188,16 +188,6 @@ class ParquetWriter:
         if self._sink is not None:
             with contextlib.suppress(OSError):
                 self._sink.close()
-
-    def __enter__(self) -> ParquetWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        self.abort()
 
 
 def _open(path: str, file: Any) -> Any:
