@@ -35,9 +35,9 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,22 @@ class DamagedPartError(Exception):
     """A part that is cut short, altered, or none of ours; the work it stood for is done again."""
 
 
+@contextlib.contextmanager
+def _whole(path: str) -> Iterator[BinaryIO]:
+    """A file that gets its name when all of it is on the disk. Raises OutputError."""
+    temp = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temp, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temp, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise disk_error(error, path, _OTHER) from error
+
+
 def write_part(path: str, key: dict[str, Any], facts: Any, arrays: dict[str, Array]) -> int:
     """Write a part under a temporary name, bring it to the disk, give it its name. Returns its bytes.
 
@@ -119,31 +135,22 @@ def write_part(path: str, key: dict[str, Any], facts: Any, arrays: dict[str, Arr
     Raises OutputError.
     """
     contents: dict[str, list[Any]] = {}
-    temp = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temp, "wb") as file:
-            file.write(bytes(_HEAD.size))
-            at = _HEAD.size
-            for name, array in arrays.items():
-                flat = np.ascontiguousarray(array)
-                data = flat.reshape(-1).view(np.uint8).data
-                dtype = flat.dtype.newbyteorder("<").str
-                contents[name] = [dtype, list(flat.shape), at, xxhash.xxh3_64_intdigest(data)]
-                file.write(data)
-                gap = -len(data) % _ALIGN
-                file.write(bytes(gap))
-                at += len(data) + gap
-            table = json.dumps({"key": key, "facts": facts, "arrays": contents}, ensure_ascii=True).encode()
-            file.write(table)
-            file.seek(0)
-            file.write(_HEAD.pack(MAGIC, VERSION, 0, at, len(table), xxhash.xxh3_64_intdigest(table)))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temp, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temp)
-        raise disk_error(error, path, _OTHER) from error
+    with _whole(path) as file:
+        file.write(bytes(_HEAD.size))
+        at = _HEAD.size
+        for name, array in arrays.items():
+            flat = np.ascontiguousarray(array)
+            data = flat.reshape(-1).view(np.uint8).data
+            dtype = flat.dtype.newbyteorder("<").str
+            contents[name] = [dtype, list(flat.shape), at, xxhash.xxh3_64_intdigest(data)]
+            file.write(data)
+            gap = -len(data) % _ALIGN
+            file.write(bytes(gap))
+            at += len(data) + gap
+        table = json.dumps({"key": key, "facts": facts, "arrays": contents}, ensure_ascii=True).encode()
+        file.write(table)
+        file.seek(0)
+        file.write(_HEAD.pack(MAGIC, VERSION, 0, at, len(table), xxhash.xxh3_64_intdigest(table)))
     return at + len(table)
 
 
@@ -318,18 +325,8 @@ class Checkpoint:
                 "to give that work up"
             )
         if found is None:
-            self._replace(path, json.dumps(mine, ensure_ascii=True).encode("ascii"))
-
-    def _replace(self, path: str, data: bytes) -> None:
-        temp = f"{path}.{os.getpid()}.tmp"
-        try:
-            with open(temp, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temp, path)
-        except OSError as error:
-            raise disk_error(error, path, _OTHER) from error
+            with _whole(path) as file:
+                file.write(json.dumps(mine, ensure_ascii=True).encode("ascii"))
 
     def _clear(self) -> None:
         for name in os.listdir(self.folder):

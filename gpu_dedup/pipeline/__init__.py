@@ -73,11 +73,7 @@ from gpu_dedup.progress import Progress
 from gpu_dedup.read import STANDARD, Source, discover, guess_text_field
 from gpu_dedup.read.remote import is_remote
 from gpu_dedup.recipe import STREAMED, Recipe
-from gpu_dedup.report import (
-    Audit,
-    HeavyBucket,
-    Report,
-)
+from gpu_dedup.report import Audit, HeavyBucket, Report
 from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget
 from gpu_dedup.weights import DocumentFrequencies

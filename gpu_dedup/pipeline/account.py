@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +37,6 @@ from gpu_dedup.report import (
     short_texts_warning,
 )
 from gpu_dedup.weights import DocumentFrequencies
-
-if TYPE_CHECKING:
-    pass
 
 
 def forecast(recipe: Recipe) -> Sequence[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,14 +14,8 @@ from gpu_dedup.pipeline.survey import Survey
 from gpu_dedup.read import STANDARD, Source, fields_here, first_fields
 from gpu_dedup.read.remote import is_remote
 from gpu_dedup.recipe import PPM, STREAMED, Recipe
-from gpu_dedup.report import (
-    share_text,
-)
+from gpu_dedup.report import share_text
 from gpu_dedup.run import Run
-
-if TYPE_CHECKING:
-    pass
-
 
 GUARD_FROM_ROWS = 1000  # --max-removed does not judge smaller inputs
 

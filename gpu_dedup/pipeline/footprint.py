@@ -35,12 +35,8 @@ SEARCH = BYTES_PER_VALUE  # ... and while near fingerprints are
 # Bytes of what is met on the way, known when it is there. All of them at the worst moment: arrays of int64, mostly.
 CANDIDATE, CANDIDATE_CONNECTED = 150, 56  # a text that is in a pair to verify: its places, component, part, decision
 PAIR = 80  # such a pair: its sides as they were found and as they are numbered, component, part, task
-GONE, GONE_CONNECTED, GONE_PRINTED, GONE_LEVELED = (
-    80,
-    48,
-    24,
-    48,
-)  # a row that goes: head, witness and numbers, twice while put in order
+# A row that goes: head, witness and numbers, twice while they are put in order.
+GONE, GONE_CONNECTED, GONE_PRINTED, GONE_LEVELED = 80, 48, 24, 48
 
 SAMPLE_SHARE = 50  # rows are extrapolated once a fiftieth of the input was read
 SAMPLE_BYTES = 256 << 20  # ... or so many bytes of it

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_dedup.backend import Backend
 from gpu_dedup.batch import I64
@@ -24,17 +24,10 @@ from gpu_dedup.pipeline.stream import Stream
 from gpu_dedup.pipeline.survey import Sketcher, Survey
 from gpu_dedup.progress import Progress
 from gpu_dedup.recipe import Recipe
-from gpu_dedup.report import (
-    Audit,
-    HeavyBucket,
-    Level,
-)
+from gpu_dedup.report import Audit, HeavyBucket, Level
 from gpu_dedup.run import Run
 from gpu_dedup.spool import Budget, RaggedTable, Table
 from gpu_dedup.write import OutputFolder
-
-if TYPE_CHECKING:
-    pass
 
 
 def private_folder(work_dir: str | None) -> str:

@@ -12,9 +12,7 @@ from gpu_dedup.pipeline.stream import finish_saving
 from gpu_dedup.progress import Progress
 from gpu_dedup.read import Source, StandardInput
 from gpu_dedup.recipe import STREAMED, Recipe
-from gpu_dedup.report import (
-    Report,
-)
+from gpu_dedup.report import Report
 from gpu_dedup.run import Run
 from gpu_dedup.write import OutputFolder
 
